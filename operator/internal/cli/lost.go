@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -54,6 +55,8 @@ type lostVolume struct {
 	ByName  []string `json:"onlyByName,omitempty"`
 	Refused []string `json:"refused,omitempty"`
 
+	// nameTaken says which other volume has its name; empty: none.
+	nameTaken string
 	// volume that is to be created, or that exists.
 	volume *v1alpha1.NvmfVolume
 	// joins are replicas to be added to the volume that exists.
@@ -154,7 +157,12 @@ func (f *fleet) lost(claims map[string]string) *lostReport {
 	}
 	r.Incomplete = f.incomplete(r.Unlisted)
 	for _, o := range snapshots {
-		r.Snapshots = append(r.Snapshots, f.lostSnapshot(o, snapshots))
+		s := f.lostSnapshot(o, snapshots)
+		// It names its volume, and could be taken for one of the other volume of that name.
+		if i := slices.IndexFunc(r.Volumes, func(v *lostVolume) bool { return v.Name == s.Volume && v.nameTaken != "" }); i >= 0 {
+			s.Refused = append(s.Refused, fmt.Sprintf("it is of volume %s, whose name is taken: %s", s.Volume, r.Volumes[i].nameTaken))
+		}
+		r.Snapshots = append(r.Snapshots, s)
 	}
 	slices.SortStableFunc(r.Volumes, func(a, b *lostVolume) int { return cmp.Or(cmp.Compare(a.Claim, b.Claim), cmp.Compare(a.Name, b.Name)) })
 	return r
@@ -167,7 +175,8 @@ func (r *lostReport) ambiguous() {
 			switch {
 			case v == other, v.UUID == other.UUID: // of one volume, a replica and the PersistentVolume can be lost
 			case v.Name == other.Name:
-				v.Refused = append(v.Refused, fmt.Sprintf("another lost volume has the same name, and UUID %s: they are from two clusters; remove the drives of one of them", other.UUID))
+				v.nameTaken = fmt.Sprintf("another lost volume has the same name, and UUID %s: they are from two clusters; remove the drives of one of them", other.UUID)
+				v.Refused = append(v.Refused, v.nameTaken)
 			case v.Claim != "" && v.Claim == other.Claim:
 				v.ByName = append(v.ByName, fmt.Sprintf("volume %s%s was of the same claim; recover the one that you need", volumePrefix, other.Name))
 			}
@@ -196,9 +205,7 @@ func (f *fleet) incomplete(unlisted map[string]int32) []string {
 	var why []string
 	for i := range f.nodes {
 		n := &f.nodes[i]
-		if silent(n) {
-			why = append(why, fmt.Sprintf("the agent of node %s does not answer", n.Name))
-		}
+		why = append(why, unheard(n)...)
 		for _, p := range n.Status.Pools {
 			if !p.Ready && !n.Spec.Drops(p.Device) {
 				why = append(why, fmt.Sprintf("node %s, device %s: the pool is not ready (%s)", n.Name, p.Device, cmp.Or(p.Reason, "no reason given")))
@@ -220,6 +227,29 @@ func (f *fleet) incomplete(unlisted map[string]int32) []string {
 	return why
 }
 
+// unheard says why a node may have more than its status lists, as before its agent has opened all pools of its plan.
+func unheard(n *v1alpha1.NvmfNode) []string {
+	var why []string
+	switch {
+	case silent(n):
+		why = append(why, fmt.Sprintf("the agent of node %s does not answer", n.Name))
+	case !meta.IsStatusConditionTrue(n.Status.Conditions, v1alpha1.ConditionAgentAlive):
+		why = append(why, fmt.Sprintf("it is not known whether the agent of node %s runs", n.Name))
+	}
+	plan := n.Spec.Plan
+	if plan == nil {
+		return why
+	}
+	if n.Status.ObservedGeneration < n.Generation {
+		why = append(why, fmt.Sprintf("the agent of node %s has not applied its plan yet", n.Name))
+	}
+	hasPools := plan.File != nil || slices.ContainsFunc(plan.Drives, func(d v1alpha1.PlannedDrive) bool { return !n.Spec.Drops(d.ID) })
+	if hasPools && len(n.Status.Pools) == 0 {
+		why = append(why, fmt.Sprintf("node %s lists no pool yet", n.Name))
+	}
+	return why
+}
+
 // lostVolume of which replicas were found without objects; nil if its NvmfVolume exists and lists them.
 func (f *fleet) lostVolume(uuid string, found []foundOrphan) *lostVolume {
 	d, doubts, refused := newestOf(found)
@@ -227,7 +257,8 @@ func (f *fleet) lostVolume(uuid string, found []foundOrphan) *lostVolume {
 	if is := f.volume(d.Volume); is != nil && is.Spec.UUID == uuid {
 		return f.unlistedReplicas(v, is, d, found)
 	} else if is != nil {
-		v.Refused = append(v.Refused, fmt.Sprintf("NvmfVolume %s exists and has another UUID, %s", is.Name, is.Spec.UUID))
+		v.nameTaken = fmt.Sprintf("NvmfVolume %s exists and has another UUID, %s", is.Name, is.Spec.UUID)
+		v.Refused = append(v.Refused, v.nameTaken)
 	}
 	if is := find(f.volumes, func(o *v1alpha1.NvmfVolume) bool { return o.Spec.UUID == uuid && o.Name != d.Volume }); is != nil {
 		v.Refused = append(v.Refused, fmt.Sprintf("NvmfVolume %s has the same UUID", is.Name))

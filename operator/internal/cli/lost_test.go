@@ -4,6 +4,8 @@ package cli
 
 import (
 	"encoding/json"
+	"errors"
+	"maps"
 	"strconv"
 	"strings"
 	"testing"
@@ -11,9 +13,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
@@ -48,10 +53,16 @@ func legsOf(name string) (a, b v1alpha1.Orphan) {
 	return a, b
 }
 
-// newLostRig has orphans on nodes.
+// newLostRig has orphans on nodes, whose agents are alive and have applied their plans.
 func newLostRig(t *testing.T, orphans map[string][]v1alpha1.Orphan, objects ...client.Object) *rig {
 	t.Helper()
 	r := newRig(t, objects...)
+	for _, node := range []string{"a", "b", "c", "d"} {
+		r.change(node, func(n *v1alpha1.NvmfNode) {
+			n.Generation, n.Status.ObservedGeneration = 2, 2
+			meta.SetStatusCondition(&n.Status.Conditions, condition(v1alpha1.ConditionAgentAlive, metav1.ConditionTrue, v1alpha1.ReasonAsExpected))
+		})
+	}
 	for node, list := range orphans {
 		r.change(node, func(n *v1alpha1.NvmfNode) { n.Status.Orphans, n.Status.OrphanCount = list, int32(len(list)) })
 	}
@@ -61,7 +72,20 @@ func newLostRig(t *testing.T, orphans map[string][]v1alpha1.Orphan, objects ...c
 func (r *rig) lost(o recoverOptions, args ...string) error {
 	r.out.Reset()
 	o.lost = true
-	return recoverLost(r.ctx, r.watcher(), "databases", args, o)
+	return recoverLost(r.ctx, r.watcher(), &r.stderr, "databases", args, o)
+}
+
+// leavesOut recovers all but these.
+func (r *rig) leavesOut(o recoverOptions, left string) {
+	r.t.Helper()
+	o.all = true
+	var exit *ExitError
+	if err := r.lost(o); !errors.As(err, &exit) || exit.Code != CodeUnwell {
+		r.t.Errorf("got %v, want exit code %d", err, CodeUnwell)
+	}
+	if o.output.forPeople() {
+		r.said("left out, for the reasons above: " + left)
+	}
 }
 
 func (r *rig) absent(o client.Object, name string) {
@@ -90,6 +114,10 @@ func TestRecoverOfALostVolume(t *testing.T) {
 	if ref := pv.Spec.ClaimRef; ref == nil || ref.Namespace != "databases" || ref.Name != "data" || ref.UID != "" || pv.Spec.CSI.VolumeHandle != "data" || pv.Spec.CSI.FSType != "xfs" ||
 		pv.Spec.StorageClassName != "gold" || pv.Spec.Capacity.Storage().String() != "100Gi" || pv.Annotations[provisionedBy] != v1alpha1.DriverName {
 		t.Errorf("got %+v", pv)
+	}
+	// By the last of these, the CSI controller knows it as one that Kubernetes attaches.
+	if want := map[string]string{"uuid": "u-data", "target": "fast", "storage.kubernetes.io/csiProvisionerIdentity": v1alpha1.DriverName}; !maps.Equal(pv.Spec.CSI.VolumeAttributes, want) {
+		t.Errorf("its attributes are %v, want %v", pv.Spec.CSI.VolumeAttributes, want)
 	}
 	claim := &corev1.PersistentVolumeClaim{}
 	r.do(r.api.Get(r.ctx, client.ObjectKey{Namespace: "databases", Name: "data"}, claim))
@@ -171,7 +199,7 @@ func TestRecoverOfALostReplica(t *testing.T) {
 			before := v.Spec.DeepCopy()
 			r.change("a", func(n *v1alpha1.NvmfNode) { n.Status.Orphans, n.Status.OrphanCount = nil, 0 })
 			r.change(c.on, func(n *v1alpha1.NvmfNode) { n.Status.Orphans, n.Status.OrphanCount = []v1alpha1.Orphan{later}, 1 })
-			r.do(r.lost(recoverOptions{all: true}))
+			r.leavesOut(recoverOptions{}, "nv/data ("+map[bool]string{true: "only by name", false: "refused"}[c.says == ""])
 			err := r.lost(recoverOptions{}, "nv/data")
 			v = r.volume("data")
 			if c.says != "" {
@@ -236,7 +264,7 @@ func TestLostAndInDoubt(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newLostRig(t, c.orphans, c.objects...)
-			r.do(r.lost(recoverOptions{all: true}))
+			r.leavesOut(recoverOptions{}, "nv/data ("+map[bool]string{true: "only by name", false: "refused"}[c.byName])
 			r.said(c.says)
 			if strings.Contains(r.out.String(), "created") {
 				t.Errorf("it was recovered: %s", r.out.String())
@@ -250,25 +278,37 @@ func TestLostAndInDoubt(t *testing.T) {
 
 // While nodes may have more than they list, all is not taken unless that is wanted: it may be older than the rest.
 func TestRecoverOfAllThatIsNotAll(t *testing.T) {
-	for says, change := range map[string]func(*v1alpha1.NvmfNode){
-		"node b has 1 more that it has no room to list": func(n *v1alpha1.NvmfNode) { n.Status.OrphanCount = 1 },
-		"the agent of node b does not answer": func(n *v1alpha1.NvmfNode) {
-			n.Status.Conditions = append(n.Status.Conditions, condition(v1alpha1.ConditionAgentAlive, metav1.ConditionFalse, v1alpha1.ReasonAgentSilent))
-		},
-		"node b, device eui.b: the pool is not ready (PoolFailed)": func(n *v1alpha1.NvmfNode) { n.Status.Pools[0].Ready, n.Status.Pools[0].Reason = false, "PoolFailed" },
-		"node b has 1 whose descriptions it did not read yet": func(n *v1alpha1.NvmfNode) {
+	alive := func(s metav1.ConditionStatus) func(*v1alpha1.NvmfNode) {
+		return func(n *v1alpha1.NvmfNode) {
+			meta.SetStatusCondition(&n.Status.Conditions, condition(v1alpha1.ConditionAgentAlive, s, v1alpha1.ReasonAgentSilent))
+		}
+	}
+	for name, c := range map[string]struct {
+		says   string
+		change func(*v1alpha1.NvmfNode)
+	}{
+		"no room":  {"node b has 1 more that it has no room to list", func(n *v1alpha1.NvmfNode) { n.Status.OrphanCount = 1 }},
+		"silent":   {"the agent of node b does not answer", alive(metav1.ConditionFalse)},
+		"no lease": {"it is not known whether the agent of node b runs", alive(metav1.ConditionUnknown)},
+		"not judged yet": {"it is not known whether the agent of node b runs", func(n *v1alpha1.NvmfNode) {
+			meta.RemoveStatusCondition(&n.Status.Conditions, v1alpha1.ConditionAgentAlive)
+		}},
+		"an earlier plan":     {"the agent of node b has not applied its plan yet", func(n *v1alpha1.NvmfNode) { n.Status.ObservedGeneration = n.Generation - 1 }},
+		"no pool yet":         {"node b lists no pool yet", func(n *v1alpha1.NvmfNode) { n.Status.Pools = nil }},
+		"a pool is not ready": {"node b, device eui.b: the pool is not ready (PoolFailed)", func(n *v1alpha1.NvmfNode) { n.Status.Pools[0].Ready, n.Status.Pools[0].Reason = false, "PoolFailed" }},
+		"not read": {"node b has 1 whose descriptions it did not read yet", func(n *v1alpha1.NvmfNode) {
 			n.Status.Orphans, n.Status.OrphanCount = []v1alpha1.Orphan{{UUID: "u", Kind: v1alpha1.OrphanReplica, Undescribed: v1alpha1.UndescribedNotRead + ": input/output error"}}, 1
-		},
+		}},
 	} {
-		t.Run(says, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			r := newLostRig(t, map[string][]v1alpha1.Orphan{"a": {orphaned("data", "u-data")}})
-			r.change("b", change)
-			if err := r.lost(recoverOptions{all: true}); err == nil || !strings.Contains(err.Error(), says) {
+			r.change("b", c.change)
+			if err := r.lost(recoverOptions{all: true}); err == nil || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("got %v", err)
 			}
 			r.absent(&v1alpha1.NvmfVolume{}, "data")
 			r.do(r.lost(recoverOptions{all: true, incomplete: true}))
-			r.said(says, "NvmfVolume data created")
+			r.said(c.says, "NvmfVolume data created")
 		})
 	}
 }
@@ -301,6 +341,77 @@ func TestRecoverBesideOtherObjects(t *testing.T) {
 	r.absent(&corev1.PersistentVolume{}, "pv-data")
 }
 
+// A claim that survived was bound once: Kubernetes binds it to a PersistentVolume with its UID only.
+func TestRecoverForAClaimThatSurvived(t *testing.T) {
+	survivor := func(pv string) *corev1.PersistentVolumeClaim {
+		return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "databases", Name: "data", UID: "of-the-claim", Annotations: map[string]string{"pv.kubernetes.io/bind-completed": "yes"}},
+			Spec: corev1.PersistentVolumeClaimSpec{VolumeName: pv}, Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimLost}}
+	}
+	reserved := func(uid types.UID) *corev1.PersistentVolume {
+		return &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-data"}, Spec: corev1.PersistentVolumeSpec{
+			ClaimRef:               &corev1.ObjectReference{Namespace: "databases", Name: "data", UID: uid},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: v1alpha1.DriverName, VolumeHandle: "data"}},
+		}, Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeAvailable}}
+	}
+	for name, c := range map[string]struct {
+		objects []client.Object
+		uid     types.UID
+		says    string
+		fails   bool
+	}{
+		"no PersistentVolume":     {[]client.Object{survivor("pv-data")}, "of-the-claim", "PersistentVolume pv-data created", false},
+		"one without a UID":       {[]client.Object{survivor("pv-data"), reserved("")}, "of-the-claim", "PersistentVolume pv-data reserved for PersistentVolumeClaim databases/data", false},
+		"one for it":              {[]client.Object{survivor("pv-data"), reserved("of-the-claim")}, "of-the-claim", "PersistentVolume pv-data exists, and stays as it is", false},
+		"one for another claim":   {[]client.Object{survivor("pv-data"), reserved("former")}, "former", `kubectl patch pv pv-data -p '{"spec":{"claimRef":{"namespace":"databases","name":"data","uid":"of-the-claim"}}}'`, true},
+		"the claim names another": {[]client.Object{survivor("elsewhere")}, "", "PersistentVolume pv-data created", false},
+		"no claim":                {[]client.Object{reserved("")}, "", "PersistentVolume pv-data exists, and stays as it is", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newLostRig(t, map[string][]v1alpha1.Orphan{"a": {orphaned("data", "u-data")}}, c.objects...)
+			pv := &corev1.PersistentVolume{}
+			before := r.api.Get(r.ctx, client.ObjectKey{Name: "pv-data"}, pv)
+			had := pv.DeepCopy()
+			if err := r.lost(recoverOptions{dryRun: true}, "nv/data"); (err != nil) != c.fails {
+				t.Errorf("dry run: %v", err)
+			}
+			if after := r.api.Get(r.ctx, client.ObjectKey{Name: "pv-data"}, pv); apierrors.IsNotFound(after) != apierrors.IsNotFound(before) || pv.ResourceVersion != had.ResourceVersion {
+				t.Errorf("a dry run wrote %+v", pv)
+			}
+			if err := r.lost(recoverOptions{}, "nv/data"); (err != nil) != c.fails {
+				t.Errorf("got %v", err)
+			}
+			r.said(c.says)
+			r.do(r.api.Get(r.ctx, client.ObjectKey{Name: "pv-data"}, pv))
+			if pv.Spec.ClaimRef.UID != c.uid {
+				t.Errorf("it is reserved for UID %q, want %q", pv.Spec.ClaimRef.UID, c.uid)
+			}
+		})
+	}
+}
+
+// What programs read is one document, whatever fails.
+func TestRecoverLostForPrograms(t *testing.T) {
+	foreign := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-data"}}
+	for _, format := range []string{outputJSON, outputYAML} {
+		r := newLostRig(t, map[string][]v1alpha1.Orphan{"a": {orphaned("data", "u-data")}}, foreign.DeepCopy())
+		r.leavesOut(recoverOptions{output: output{format: format}}, "")
+		var got lostReport
+		r.do(yaml.UnmarshalStrict(r.out.Bytes(), &got))
+		if len(got.Volumes) != 1 || got.Volumes[0].Name != "data" {
+			t.Errorf("%s: got %+v", format, got)
+		}
+		if !strings.Contains(r.stderr.String(), "PersistentVolume pv-data: exists and is another one") {
+			t.Errorf("%s: stderr is %q", format, r.stderr.String())
+		}
+	}
+	// Nothing fails, but a volume is left out.
+	unused := orphaned("data", "u-data")
+	unused.Description.Used = false
+	r := newLostRig(t, map[string][]v1alpha1.Orphan{"a": {unused}})
+	r.leavesOut(recoverOptions{output: output{format: outputJSON}}, "")
+	r.do(json.Unmarshal(r.out.Bytes(), &lostReport{}))
+}
+
 // Of what has no description, it is said that nothing is known, and why.
 func TestUnknownData(t *testing.T) {
 	r := newLostRig(t, map[string][]v1alpha1.Orphan{"a": {{UUID: "u-1", Kind: v1alpha1.OrphanReplica, Device: "eui.a", Size: resource.MustParse("1Gi"), Undescribed: "no description was stored with the data"}}})
@@ -318,12 +429,36 @@ func TestUnknownData(t *testing.T) {
 	}
 }
 
-func TestRecoverOfLostSnapshots(t *testing.T) {
-	snap := v1alpha1.Orphan{UUID: "u-s", Kind: v1alpha1.OrphanSnapshot, Name: "snap", Replica: "data-0", Device: "eui", Size: resource.MustParse("100Gi"), Description: &v1alpha1.OrphanDescription{
+// orphanedSnapshot of volume data.
+func orphanedSnapshot() v1alpha1.Orphan {
+	return v1alpha1.Orphan{UUID: "u-s", Kind: v1alpha1.OrphanSnapshot, Name: "snap", Replica: "data-0", Device: "eui", Size: resource.MustParse("100Gi"), Description: &v1alpha1.OrphanDescription{
 		Volume: "data", VolumeDescription: v1alpha1.VolumeDescription{Encryption: v1alpha1.EncryptionLUKS2}}}
+}
+
+// A snapshot names its volume: where that can be either of two, it would show up as the wrong one's.
+func TestLostSnapshotOfATakenName(t *testing.T) {
+	one, other := orphaned("data", "u-data"), orphaned("data", "other")
+	other.Description.VolumeUUID = "other"
+	for says, c := range map[string]struct {
+		orphans map[string][]v1alpha1.Orphan
+		objects []client.Object
+	}{
+		"it is of volume data, whose name is taken: NvmfVolume data exists and has another UUID, live": {map[string][]v1alpha1.Orphan{"a": {one, orphanedSnapshot()}},
+			[]client.Object{&v1alpha1.NvmfVolume{ObjectMeta: metav1.ObjectMeta{Name: "data"}, Spec: v1alpha1.NvmfVolumeSpec{UUID: "live"}}}},
+		"it is of volume data, whose name is taken: another lost volume has the same name": {map[string][]v1alpha1.Orphan{"a": {one, orphanedSnapshot()}, "b": {other}}, nil},
+	} {
+		r := newLostRig(t, c.orphans, c.objects...)
+		r.leavesOut(recoverOptions{}, "nv/data (refused), snapshot snap (refused)")
+		r.said("snapshot snap: " + says)
+		r.absent(&v1alpha1.NvmfSnapshot{}, "snap")
+	}
+}
+
+func TestRecoverOfLostSnapshots(t *testing.T) {
+	snap := orphanedSnapshot()
 	r := newLostRig(t, map[string][]v1alpha1.Orphan{"a": {orphaned("data", "u-data"), snap}, "b": {snap}})
-	r.do(r.lost(recoverOptions{all: true}))
-	r.said("snapshot snap: it is on several drives")
+	r.leavesOut(recoverOptions{}, "snapshot snap (refused)")
+	r.said("snapshot snap: it is on several drives", "NvmfVolume data created")
 	r.absent(&v1alpha1.NvmfSnapshot{}, "snap")
 	r.change("b", func(n *v1alpha1.NvmfNode) { n.Status.Orphans, n.Status.OrphanCount = nil, 0 })
 	r.do(r.lost(recoverOptions{all: true}))
@@ -360,7 +495,7 @@ func TestRecoverOfALostVolumeGoesOn(t *testing.T) {
 	v := r.volume("data")
 	delete(v.Annotations, recoveredKey)
 	r.do(r.api.Update(r.ctx, v))
-	r.do(r.lost(recoverOptions{all: true}))
+	r.leavesOut(recoverOptions{}, "nv/data (only by name)")
 	r.said("by name", "may have been deleted on purpose")
 	r.absent(&corev1.PersistentVolume{}, "pv-data")
 }

@@ -66,8 +66,7 @@ func (m *maker) join(ctx context.Context, v *lostVolume) {
 	changed.Spec.Members = append(changed.Spec.Members, v.joins...)
 	changed.Spec.Recovery = &v1alpha1.VolumeRecovery{ID: uuid.NewString(), Attachments: v1alpha1.RecoveryWaits}
 	if err := m.api.Patch(ctx, changed, client.MergeFromWithOptions(v.volume, client.MergeFromWithOptimisticLock{}), options...); err != nil {
-		m.failed++
-		m.line("NvmfVolume %s: %v", v.Name, err)
+		m.fails("NvmfVolume %s: %v", v.Name, err)
 		return
 	}
 	for _, r := range v.joins {

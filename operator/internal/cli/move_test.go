@@ -22,10 +22,10 @@ import (
 
 // rig is a cluster whose CSI controller the test plays: each pause of a command is one step of it.
 type rig struct {
-	t   *testing.T
-	api client.Client
-	out bytes.Buffer
-	now time.Time
+	t           *testing.T
+	api         client.Client
+	out, stderr bytes.Buffer
+	now         time.Time
 	// steps of the controller, in order; when none is left, the person interrupts the command.
 	steps     []func()
 	interrupt context.CancelFunc

@@ -68,7 +68,7 @@ You can interrupt and repeat the command. Each time, the headers are read again.
 Exit codes:
   0  the record is recovered, or its recovery is requested
   1  error, or interrupted
-  2  refused: the volume is attached; or with --lost: some were not recovered`,
+  2  refused: the volume is attached; or with --lost: something could not be recovered, or was left out by --all`,
 		Example: `  kubectl weft recover data -n databases --dry-run
   kubectl weft recover data -n databases --wait
   kubectl weft recover nv/pvc-0d5f1c3a --current storage-2 --accept-loss --wait
@@ -108,7 +108,7 @@ Exit codes:
 				return err
 			}
 			if o.lost {
-				return recoverLost(cmd.Context(), w, namespace, args, o)
+				return recoverLost(cmd.Context(), w, cmd.ErrOrStderr(), namespace, args, o)
 			}
 			return recoverOne(cmd.Context(), w, namespace, args[0], o)
 		},

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -23,14 +25,19 @@ import (
 // provisionedBy is what Kubernetes writes on a PersistentVolume, and what the provisioner deletes it by.
 const provisionedBy = "pv.kubernetes.io/provisioned-by"
 
+// provisionerIdentity is what csi-provisioner adds to the attributes of volumes that it makes. The CSI controller
+// refuses to attach such a volume once its VolumeAttachment is gone; others can be attached by callers beside Kubernetes.
+const provisionerIdentity = "storage.kubernetes.io/csiProvisionerIdentity"
+
 // recoveredKey is an annotation of NvmfVolumes that recover --lost has created: what they lack was not deleted on
 // purpose.
 const recoveredKey = "weft.storage/recovered"
 
 // recoverLost lists what is lost, or makes the objects of what was chosen: of each volume the NvmfVolume first, so that
 // what is interrupted is found again by the next call. The CSI controller makes the replicas, and for a volume with
-// several the record that is in doubt, which it then recovers from their headers.
-func recoverLost(ctx context.Context, w *watcher, namespace string, args []string, o recoverOptions) error {
+// several the record that is in doubt, which it then recovers from their headers. Beside output for programs, what
+// fails is written to stderr.
+func recoverLost(ctx context.Context, w *watcher, stderr io.Writer, namespace string, args []string, o recoverOptions) error {
 	f, err := w.look(ctx)
 	if err != nil {
 		return err
@@ -39,9 +46,12 @@ func recoverLost(ctx context.Context, w *watcher, namespace string, args []strin
 	if err := w.api.List(ctx, &list); err != nil {
 		return fmt.Errorf("list PersistentVolumeClaims: %w", unread(err))
 	}
-	claims := map[string]string{}
+	claims, uids := map[string]string{}, map[string]types.UID{}
 	for _, c := range list.Items {
 		claims[c.Namespace+"/"+c.Name] = c.Spec.VolumeName
+		if c.DeletionTimestamp == nil && c.Spec.VolumeName != "" {
+			uids[c.Spec.VolumeName+" "+c.Namespace+"/"+c.Name] = c.UID
+		}
 	}
 	report := f.lost(claims)
 	volumes, snapshots, err := report.choose(namespace, args, o.all)
@@ -59,20 +69,50 @@ func recoverLost(ctx context.Context, w *watcher, namespace string, args []strin
 	if o.all && !o.incomplete && len(report.Incomplete) > 0 {
 		return fmt.Errorf("nothing was recovered, because there may be newer data of the same claims: %s; wait, or repair that; or recover volumes by name, or all that is listed with --incomplete", strings.Join(report.Incomplete, "; "))
 	}
-	m := &maker{watcher: w, o: o}
+	m := &maker{watcher: w, o: o, uids: uids, failures: w.table}
+	if !o.output.forPeople() {
+		m.failures = &table{out: stderr}
+	}
 	for _, v := range volumes {
 		m.recover(ctx, v)
 	}
 	for _, s := range snapshots {
 		m.recoverSnapshot(ctx, s)
 	}
-	if m.failed > 0 {
-		return w.ends(CodeUnwell)
+	var left []string
+	if o.all {
+		left = report.leftOut()
 	}
-	if !o.dryRun && len(volumes) > 0 {
+	if len(left) > 0 {
+		m.say("left out, for the reasons above: %s", strings.Join(left, ", "))
+	}
+	if !o.dryRun && len(volumes) > 0 && m.failed == 0 {
 		m.say("wait until kubectl weft status lists no problem; nodes that have drives of another cluster, or lost their own records, first suspect a restore, which you declare there")
 	}
+	if m.failed > 0 || len(left) > 0 {
+		return w.ends(CodeUnwell)
+	}
 	return w.err
+}
+
+// leftOut names what --all does not recover.
+func (r *lostReport) leftOut() []string {
+	var left []string
+	for _, v := range r.Volumes {
+		switch {
+		case len(v.Refused) > 0:
+			left = append(left, volumePrefix+v.Name+" (refused)")
+		case len(v.ByName) > 0:
+			left = append(left, volumePrefix+v.Name+" (only by name)")
+		}
+	}
+	for _, s := range r.Snapshots {
+		if len(s.Refused) > 0 {
+			left = append(left, "snapshot "+s.Name+" (refused)")
+		}
+	}
+	slices.Sort(left)
+	return slices.Compact(left)
 }
 
 // choose what was asked for. With all, that is all that can be recovered without being named.
@@ -116,8 +156,12 @@ func (r *lostReport) choose(namespace string, args []string, all bool) (volumes 
 // maker of lost objects. What fails for one keeps no other.
 type maker struct {
 	*watcher
-	o      recoverOptions
-	failed int
+	o recoverOptions
+	// uids of claims that exist and name a PersistentVolume, by "PERSISTENTVOLUME NAMESPACE/NAME".
+	uids map[string]types.UID
+	// failures are written here, and counted.
+	failures *table
+	failed   int
 }
 
 // say a line, unless the output is for programs.
@@ -160,9 +204,14 @@ func (m *maker) create(ctx context.Context, kind string, obj client.Object) bool
 			return true
 		}
 	}
-	m.failed++
-	m.line("%s %s: %v", kind, name, err)
+	m.fails("%s %s: %v", kind, name, err)
 	return false
+}
+
+// fails says what failed, and counts it.
+func (m *maker) fails(format string, args ...any) {
+	m.failed++
+	m.failures.line(format, args...)
 }
 
 // other fails if what exists is not what was to be created, but another of its name.
@@ -213,7 +262,10 @@ func (m *maker) recover(ctx context.Context, v *lostVolume) {
 		m.say("  PersistentVolume %s of %s%s: it had no claim, and any claim could be bound to it; create it with volumeHandle %s and a claimRef", described.Name, volumePrefix, v.Name, v.Name)
 		return
 	}
-	if !m.create(ctx, "PersistentVolume", persistentVolumeOf(v.volume)) {
+	pv := persistentVolumeOf(v.volume)
+	ref := pv.Spec.ClaimRef
+	ref.UID = m.uids[pv.Name+" "+ref.Namespace+"/"+ref.Name]
+	if !m.create(ctx, "PersistentVolume", pv.DeepCopy()) || !m.admits(ctx, pv) {
 		return
 	}
 	if was := described.ReclaimPolicy; was != "" && was != string(corev1.PersistentVolumeReclaimRetain) {
@@ -222,6 +274,45 @@ func (m *maker) recover(ctx context.Context, v *lostVolume) {
 	if m.o.claims {
 		m.create(ctx, "PersistentVolumeClaim", claimOf(v.volume))
 	}
+}
+
+// admits makes a PersistentVolume that exists admit the claim that names it. A claim that was bound before, and is Lost
+// now, is only bound to a PersistentVolume with its UID (syncBoundClaim of Kubernetes' volume controller). One with the
+// UID of another claim is a person's to change.
+func (m *maker) admits(ctx context.Context, wanted *corev1.PersistentVolume) bool {
+	uid, is := wanted.Spec.ClaimRef.UID, &corev1.PersistentVolume{}
+	if uid == "" {
+		return true
+	}
+	if err := m.api.Get(ctx, client.ObjectKeyFromObject(wanted), is); err != nil {
+		if apierrors.IsNotFound(err) && m.o.dryRun {
+			return true
+		}
+		m.fails("PersistentVolume %s: %v", wanted.Name, err)
+		return false
+	}
+	ref := is.Spec.ClaimRef
+	if ref == nil || ref.UID == uid {
+		return true
+	}
+	claim := wanted.Spec.ClaimRef.Namespace + "/" + wanted.Spec.ClaimRef.Name
+	if ref.UID != "" || ref.Namespace+"/"+ref.Name != claim {
+		m.fails("PersistentVolume %s: it is reserved for claim %s/%s with UID %q, so PersistentVolumeClaim %s is not bound to it; if that claim is the volume's, run: kubectl patch pv %s -p '{\"spec\":{\"claimRef\":{\"namespace\":\"%s\",\"name\":\"%s\",\"uid\":\"%s\"}}}'",
+			is.Name, ref.Namespace, ref.Name, ref.UID, claim, is.Name, wanted.Spec.ClaimRef.Namespace, wanted.Spec.ClaimRef.Name, uid)
+		return false
+	}
+	options := []client.PatchOption{client.FieldOwner(fieldManager)}
+	if m.o.dryRun {
+		options = append(options, client.DryRunAll)
+	}
+	changed := is.DeepCopy()
+	changed.Spec.ClaimRef.UID = uid
+	if err := m.api.Patch(ctx, changed, client.MergeFromWithOptions(is, client.MergeFromWithOptimisticLock{}), options...); err != nil {
+		m.fails("PersistentVolume %s: set the UID of PersistentVolumeClaim %s: %v", is.Name, claim, err)
+		return false
+	}
+	m.say("PersistentVolume %s reserved for PersistentVolumeClaim %s, which names it%s", is.Name, claim, m.would())
+	return true
 }
 
 // complete the NvmfVolume as the CSI controller makes it. Its replicas are used, so that nobody makes or formats one;
@@ -253,7 +344,7 @@ func (m *maker) recoverSnapshot(ctx context.Context, s lostSnapshot) {
 	}
 }
 
-// persistentVolumeOf a volume that had a claim, as it was, for the claim of the same name and whatever UID. It is
+// persistentVolumeOf a volume that had a claim, as it was, for a claim of the same name and whatever UID. It is
 // retained: Kubernetes would have the data deleted if that claim turns out to be bound to another one.
 func persistentVolumeOf(vol *v1alpha1.NvmfVolume) *corev1.PersistentVolume {
 	d := vol.Spec.PersistentVolume
@@ -265,7 +356,8 @@ func persistentVolumeOf(vol *v1alpha1.NvmfVolume) *corev1.PersistentVolume {
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain, VolumeMode: volumeMode(d),
 			ClaimRef: &corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: d.ClaimNamespace, Name: d.ClaimName},
 			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
-				Driver: v1alpha1.DriverName, VolumeHandle: vol.Name, FSType: d.FSType, VolumeAttributes: map[string]string{"uuid": vol.Spec.UUID, "target": vol.Spec.Target},
+				Driver: v1alpha1.DriverName, VolumeHandle: vol.Name, FSType: d.FSType,
+				VolumeAttributes:   map[string]string{"uuid": vol.Spec.UUID, "target": vol.Spec.Target, provisionerIdentity: v1alpha1.DriverName},
 				NodeStageSecretRef: secretOf(d.StageSecret), NodePublishSecretRef: secretOf(d.PublishSecret),
 			}},
 		},

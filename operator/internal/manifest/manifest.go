@@ -62,6 +62,7 @@ func ForNodeSpec(node *v1alpha1.NvmfNode, desired v1alpha1.NvmfNodeSpec) *NodeSp
 	has := node.Spec
 	has.DroppedDrives, desired.DroppedDrives = nil, nil
 	has.Unschedulable, desired.Unschedulable = false, false
+	has.UnschedulableDrives, desired.UnschedulableDrives = nil, nil
 	if equality.Semantic.DeepEqual(has, desired) {
 		return nil
 	}

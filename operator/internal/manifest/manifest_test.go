@@ -53,6 +53,13 @@ func TestNodeSpec(t *testing.T) {
 	if c := manifest.ForNodeSpec(node(), same); c != nil {
 		t.Error("1024Mi and 1Gi, and no drives and an empty list of them, are the same, but would be written")
 	}
+	administered := node()
+	administered.Spec.Unschedulable, administered.Spec.UnschedulableDrives = true, []string{"eui.1"}
+	administered.Spec.DroppedDrives = []v1alpha1.DroppedDrive{{ID: "eui.2"}}
+	if c := manifest.ForNodeSpec(administered, node().Spec); c != nil {
+		t.Error("an administrator's fields are not the operator's, but the spec would be written because of them")
+	}
+	wantJSON(t, manifest.ForNodeSpec(administered, v1alpha1.NvmfNodeSpec{}), head+`"spec":{}}`)
 	wantJSON(t, manifest.ForNodeSpec(node(), v1alpha1.NvmfNodeSpec{}), head+`"spec":{}}`)
 	wantJSON(t, manifest.ForNodeSpec(node(), v1alpha1.NvmfNodeSpec{Target: "slow", Plan: &v1alpha1.Plan{Engine: v1alpha1.EngineNvmet}}),
 		head+`"spec":{"target":"slow","plan":{"engine":"Nvmet","portals":null}}}`)

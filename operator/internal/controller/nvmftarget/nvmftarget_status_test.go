@@ -239,8 +239,9 @@ func TestHealthOf(t *testing.T) {
 		return metav1.Condition{Type: kind, Status: s, Reason: reason}
 	}
 	isReady := condition("Ready", metav1.ConditionTrue, "AsExpected")
-	cordoned, dropped := *spec.DeepCopy(), *spec.DeepCopy()
+	cordoned, retired, dropped := *spec.DeepCopy(), *spec.DeepCopy(), *spec.DeepCopy()
 	cordoned.Unschedulable = true
+	retired.UnschedulableDrives = []string{"a"}
 	dropped.DroppedDrives = []v1alpha1.DroppedDrive{{ID: "a"}}
 	tests := map[string]struct {
 		observed   int64
@@ -252,6 +253,7 @@ func TestHealthOf(t *testing.T) {
 		"serves":                            {2, spec, []metav1.Condition{isReady}, ready, "AsExpected"},
 		"serves, no lease seen":             {2, spec, []metav1.Condition{isReady, condition("AgentAlive", metav1.ConditionUnknown, "AgentSilent")}, ready, "AsExpected"},
 		"serves, cordoned":                  {2, cordoned, []metav1.Condition{isReady}, ready, "AsExpected"},
+		"serves, with a retired drive":      {2, retired, []metav1.Condition{isReady}, ready, "AsExpected"},
 		"serves, without a drive":           {2, dropped, []metav1.Condition{isReady}, ready, "AsExpected"},
 		"serves an earlier plan":            {1, spec, []metav1.Condition{isReady}, pending, "Pending"},
 		"the plan is just being written":    {2, v1alpha1.NvmfNodeSpec{}, []metav1.Condition{isReady}, pending, "Pending"},
