@@ -3,6 +3,8 @@
 package controller
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
@@ -33,6 +36,13 @@ func TestReplicasDescribeTheirVolume(t *testing.T) {
 	publish(t, s, id, node)
 	g.Expect(described().PersistentVolume).To(And(HaveField("Name", id), HaveField("ClaimNamespace", claim.Namespace), HaveField("ClaimName", claim.Name),
 		HaveField("AccessModes", Equal([]string{"ReadWriteOnce"})), HaveField("VolumeMode", "Filesystem"), HaveField("ReclaimPolicy", "Retain")))
+}
+
+// unreadable API server.
+type unreadable struct{ client.Reader }
+
+func (unreadable) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
+	return errors.New("the API server does not answer")
 }
 
 // A volume that was given to another claim never describes the former one: who recovers it would get another's data.
@@ -66,6 +76,14 @@ func TestDescribeTheClaimOfTheAttachment(t *testing.T) {
 	again.Status.Phase = corev1.VolumeBound
 	g.Expect(api.Status().Update(t.Context(), &again)).To(Succeed())
 	g.Expect(attach(again.Name)).To(And(HaveField("Name", again.Name), HaveField("ClaimName", "other")))
+	g.Expect(s.claimOf(t.Context(), volume(t, id))).To(HaveField("Name", "other"), "where Events are written")
+
+	// While the PersistentVolume cannot be read, nobody knows whose it is now.
+	live := s.live
+	s.live = unreadable{}
+	g.Expect(s.persistentVolumeOf(t.Context(), volume(t, id), again.Name)).To(And(HaveField("Name", again.Name), HaveField("AccessModes", HaveLen(1)), HaveField("ClaimName", "")))
+	g.Expect(s.persistentVolumeOf(t.Context(), volume(t, id), "another")).To(BeNil())
+	s.live = live
 
 	again.Status.Phase = corev1.VolumeReleased
 	g.Expect(api.Status().Update(t.Context(), &again)).To(Succeed())

@@ -3,6 +3,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"fmt"
@@ -107,11 +108,12 @@ func (s *Service) tell(ctx context.Context, h happening) error {
 }
 
 // claimOf a volume: the PersistentVolumeClaim that is bound to its PersistentVolume; nil if there is none. The volume's
-// annotations do not tell: they name the claim for which the volume was made, and it may be another one's now.
+// annotations do not say: they name the claim for which the volume was made, and it may be another one's now, by a
+// PersistentVolume of another name.
 func (s *Service) claimOf(ctx context.Context, vol *v1alpha1.NvmfVolume) (*corev1.ObjectReference, error) {
-	name := vol.Annotations[v1alpha1.PVNameKey]
-	if name == "" {
-		name = vol.Name
+	name := cmp.Or(vol.Annotations[v1alpha1.PVNameKey], vol.Name)
+	if described := vol.Spec.PersistentVolume; described != nil {
+		name = described.Name
 	}
 	var pv corev1.PersistentVolume
 	if err := s.live.Get(ctx, keyOf(name), &pv); apierrors.IsNotFound(err) {
