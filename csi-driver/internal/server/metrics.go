@@ -5,6 +5,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"time"
 
@@ -12,7 +13,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -86,24 +89,33 @@ func MetricsHandler() http.Handler {
 	return promhttp.HandlerFor(metrics.Registry, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError})
 }
 
+// metricsRetry is how long after a failure metrics are served again.
+const metricsRetry = time.Minute
+
 // ServeMetrics serves this process's metrics at /metrics over HTTPS, with a certificate made at the start, to whom the
 // API server authenticates and allows to get /metrics, until the context ends. An empty address or "0" serves nothing.
+// While the address is taken, as it can be in the host's network, it is tried again every minute: volumes do not depend
+// on metrics.
 func ServeMetrics(ctx context.Context, config *rest.Config, address string) error {
 	if address == "" || address == "0" {
 		return nil
+	}
+	if _, err := net.ResolveTCPAddr("tcp", address); err != nil {
+		return fmt.Errorf("serve metrics: %w", err)
 	}
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return fmt.Errorf("serve metrics: %w", err)
 	}
-	s, err := metricsserver.NewServer(metricsserver.Options{
-		BindAddress: address, SecureServing: true, FilterProvider: filters.WithAuthenticationAndAuthorization,
-	}, config, client)
-	if err == nil {
-		err = s.Start(ctx)
-	}
-	if err != nil {
-		return fmt.Errorf("serve metrics: %w", err)
-	}
+	options := metricsserver.Options{BindAddress: address, SecureServing: true, FilterProvider: filters.WithAuthenticationAndAuthorization}
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		s, err := metricsserver.NewServer(options, config, client)
+		if err == nil {
+			err = s.Start(ctx)
+		}
+		if err != nil {
+			klog.FromContext(ctx).Error(err, "Cannot serve metrics; trying again", "address", address, "after", metricsRetry)
+		}
+	}, metricsRetry)
 	return nil
 }
