@@ -376,7 +376,7 @@ func (m *mirrored) metrics(labels []string) ([]prometheus.Metric, error) {
 }
 
 // NameVolumes writes, into the records of an earlier version, the names that people know the volumes by. One that
-// cannot be read is left to the next time.
+// cannot be read, or that has a call under way, is left to the next time.
 func (s *Service) NameVolumes(ctx context.Context) error {
 	volumes, err := s.records().volumes()
 	if err != nil {
@@ -400,8 +400,11 @@ func (s *Service) NameVolumes(ctx context.Context) error {
 		if v.Spec.UUID != at.UUID {
 			continue
 		}
-		err = s.editRecord(volume, at.Attachment, func(at *attached) bool { at.named(v); return true })
-		if err := ignoreMissing(err); err != nil {
+		// It may have been staged for another attachment meanwhile, and a stage writes its record without reading it.
+		_, err = call(ctx, s, "naming", volume, func(context.Context) (*struct{}, error) {
+			return nil, ignoreMissing(s.editRecord(volume, at.Attachment, func(at *attached) bool { at.named(v); return true }))
+		})
+		if err != nil && !busy(err) {
 			return err
 		}
 	}

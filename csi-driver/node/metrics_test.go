@@ -229,6 +229,24 @@ func TestRecordsOfAnEarlierVersionGetNames(t *testing.T) {
 	g.Expect(scrape(t, m, "weft_volume_paths{")).To(HaveKey(ofVolume("weft_volume_paths", "")))
 }
 
+// A call of a volume may write its record meanwhile: the names wait for the next time.
+func TestNamesWaitForACallOfTheVolume(t *testing.T) {
+	g, s := NewWithT(t), setUp(t)
+	must(t, s.stage(mountCapability("ext4")))
+	m, _ := s.metricsOf()
+	release, ended := s.mounter.Block(s.path("pod")), make(chan error, 1)
+	go func() { ended <- s.publish(mountCapability("ext4"), "pod", false) }()
+	<-s.kernel.Hanging
+	s.named()
+	err, during := s.service.NameVolumes(t.Context()), scrape(t, m, "weft_volume_paths{")
+	release()
+	must(t, <-ended)
+	must(t, err)
+	g.Expect(during).NotTo(HaveKey(ofVolume("weft_volume_paths", "")))
+	must(t, s.service.NameVolumes(t.Context()))
+	g.Expect(scrape(t, m, "weft_volume_paths{")).To(HaveKey(ofVolume("weft_volume_paths", "")))
+}
+
 // A mirror has its replicas by state, and how far a copy is.
 func TestMetricsOfAMirror(t *testing.T) {
 	s, mv := setUpPlain(t)
