@@ -53,3 +53,10 @@ func LeastData(servedBytes, clusterBytes int64) int64 {
 // WithoutHeader are the bytes of data in what a target serves, or in a volume that has so many bytes of its pool; 0
 // where there is no more than a header.
 func WithoutHeader(servedBytes int64) int64 { return max(0, servedBytes-HeaderBytes) }
+
+// allocatedPart of a replica's size is how far status.allocated moves before it is written: 5 %.
+const allocatedPart = 20
+
+// AllocatedStep is how far status.allocated of a replica of this size can be from what it has in its pool. Only "nothing"
+// is exact.
+func AllocatedStep(sizeBytes int64) int64 { return max(sizeBytes/allocatedPart, 1<<20) }

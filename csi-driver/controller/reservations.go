@@ -30,7 +30,7 @@ type reservations struct {
 
 	mu   sync.Mutex
 	made map[string]reservation
-	// shown replicas, by name, and what they have written.
+	// shown replicas, by name, and the most that they can have written.
 	shown map[string]shownReplica
 	// making are the snapshots, by name, whose node has not reported yet what they hold: until then, they are taken to
 	// hold what their replica has written.
@@ -201,8 +201,9 @@ func (r *reservations) replicaChanged(rep *v1alpha1.NvmfReplica, gone bool) {
 		delete(r.shown, rep.Name)
 	} else {
 		is := shownReplica{Promise: placement.PromiseTo(rep.Name, rep.Spec.Node, rep.Status.Device, rep.Spec.DeviceClass, rep.Spec.Size.Value())}
-		if rep.Status.Allocated != nil {
-			is.writtenBytes = rep.Status.Allocated.Value()
+		if written := rep.Status.Allocated; written != nil && written.Sign() > 0 {
+			size := v1alpha1.WithHeader(rep.Spec.Size.Value())
+			is.writtenBytes = min(written.Value()+v1alpha1.AllocatedStep(size), size)
 		}
 		r.shown[rep.Name] = is
 	}

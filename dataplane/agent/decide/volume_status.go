@@ -18,7 +18,7 @@ func (d *decider) volumeStatus(v *volume) v1alpha1.NvmfReplicaStatus {
 	if v.presence == present {
 		status.NQN, status.NSID, status.NGUID = v.nqn, nsid, v.id.NGUID()
 		status.Size = keep(status.Size, d.dataOf(v))
-		status.Allocated = figure(status.Allocated, v.found.AllocatedBytes, v.found.SizeBytes/volumePart, d.Refresh)
+		status.Allocated = figure(status.Allocated, v.found.AllocatedBytes, v1alpha1.AllocatedStep(v.found.SizeBytes), d.Refresh)
 		status.QoS = qosInForce(v.found.QoS)
 	}
 	status.Portals = d.volumePortals(v)
