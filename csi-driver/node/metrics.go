@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
+	"runtime/debug"
 	"slices"
 	"time"
 
@@ -189,11 +191,12 @@ func (m *Metrics) read(volumes []string, up <-chan time.Time) []sample {
 		for _, volume := range volumes {
 			s := sample{err: err}
 			if err == nil {
-				s = m.sample(volume, tops)
+				s = m.sampled(volume, tops)
 			}
 			m.tell(volume, s.err)
 			samples <- s
 		}
+		maps.DeleteFunc(m.told, func(volume, _ string) bool { return !slices.Contains(volumes, volume) })
 	}()
 	var all []sample
 	for {
@@ -232,6 +235,16 @@ func (m *Metrics) tops() (map[string]mapper.Device, error) {
 		}
 	}
 	return tops, err
+}
+
+// sampled is sample, of which nothing ends the node plugin: the keepers of its mirrors live in the same process.
+func (m *Metrics) sampled(volume string, tops map[string]mapper.Device) (s sample) {
+	defer func() {
+		if r := recover(); r != nil {
+			s = sample{err: fmt.Errorf("panic: %v\n%s", r, debug.Stack())}
+		}
+	}()
+	return m.sample(volume, tops)
 }
 
 // sample a volume. One that was unstaged meanwhile has nothing.
