@@ -59,7 +59,7 @@ func TestKeysOfAHost(t *testing.T) {
 		t.Errorf("read: %+v", is.keys)
 	}
 
-	if err := errors.Join(h.spoil(is), h.cutOff(is)); err != nil {
+	if err := errors.Join(h.spoil(is), h.cutOff(is), h.disable(is)); err != nil {
 		t.Fatal(err)
 	}
 	for _, attr := range []string{hostKey, controllerKey} {

@@ -85,11 +85,17 @@ func (e *Engine) retireAll(ctx context.Context, nqns []string, past *refusals) m
 	case <-ctx.Done():
 	case <-time.After(connectsEnd):
 	}
+	open := func() {}
 	if slices.ContainsFunc(all, func(s *subsystem) bool { return len(s.refused) > 0 }) {
-		defer e.closeAll(ctx)() // a host that is refused already may try again just now
+		open = e.closeAll(ctx) // a host that is refused already may try again just now
 	}
+	errs := map[string]error{}
 	for _, s := range all {
-		if err := e.cutOff(s); err != nil {
+		errs[s.nqn] = e.cutOff(s)
+	}
+	open()
+	for _, s := range all {
+		if err := errors.Join(errs[s.nqn], e.disable(s)); err != nil {
 			failed[s.nqn] = fmt.Errorf("dismiss the hosts of %s: %w", s.nqn, err)
 		}
 	}
@@ -134,6 +140,13 @@ func (h *host) cutOff(s *subsystem) error {
 		}
 		errs = append(errs, err)
 	}
+	return errors.Join(errs...)
+}
+
+// disable the namespaces of a subsystem. That waits for the I/O under way: for as long as a drive hangs, so nothing may
+// be closed meanwhile that hosts of other drives need.
+func (h *host) disable(s *subsystem) error {
+	var errs []error
 	for nsid := range s.namespaces {
 		if err := h.writeAttr(h.space(s.nqn, nsid, "enable"), "0"); err != nil {
 			errs = append(errs, fmt.Errorf("namespace %d: %w", nsid, err))

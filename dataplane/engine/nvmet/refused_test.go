@@ -172,7 +172,7 @@ func TestHalfRetiredStillAdmits(t *testing.T) {
 	enable := h.space(nqnA, 1, "enable")
 	mustRemove(t, enable)
 	mkdir(t, enable)
-	if err := errors.Join(h.spoil(s), h.cutOff(s)); err == nil || !strings.Contains(err.Error(), "namespace 1") {
+	if err := errors.Join(h.spoil(s), h.cutOff(s), h.disable(s)); err == nil || !strings.Contains(err.Error(), "namespace 1") {
 		t.Fatalf("retired, without its namespace: %v", err)
 	}
 	mustRemove(t, enable)
@@ -181,7 +181,7 @@ func TestHalfRetiredStillAdmits(t *testing.T) {
 	if !slices.Equal(half.hosts, []string{"host-1", "host-2"}) || len(half.refused) > 0 {
 		t.Fatalf("half retired, it admits %v and refuses %v", half.hosts, half.refused)
 	}
-	if err := errors.Join(h.spoil(half), h.cutOff(half)); err != nil {
+	if err := errors.Join(h.spoil(half), h.cutOff(half), h.disable(half)); err != nil {
 		t.Fatal(err)
 	}
 	whole := h.read(t, nqnA)
