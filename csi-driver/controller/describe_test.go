@@ -13,6 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/flowcontrol"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -109,4 +111,38 @@ func TestDescribeWithinBounds(t *testing.T) {
 	g.Expect(describePersistentVolume(pv).MountOptions).To(BeEmpty())
 	pv.Spec.MountOptions = []string{strings.Repeat("x", v1alpha1.MaxDescribedOption+1)}
 	g.Expect(describePersistentVolume(pv).MountOptions).To(BeEmpty())
+}
+
+// After an upgrade that describes more, all volumes are described again, and nothing else waits for that.
+func TestDescriptionsWaitForTheRest(t *testing.T) {
+	st := newStorage(t, 1, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	g := NewWithT(t)
+	id := newVolume(t, s, st, "v")
+	undescribed := func() {
+		t.Helper()
+		rep := replica(t, id)
+		patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"description":null}}`))
+		g.Expect(api.Patch(t.Context(), rep, patch)).To(Succeed())
+		g.Eventually(func() (*v1alpha1.VolumeDescription, error) {
+			err := s.client.Get(t.Context(), client.ObjectKeyFromObject(rep), rep)
+			return rep.Spec.Description, err
+		}).WithTimeout(enough).Should(BeNil())
+	}
+	described := func() *v1alpha1.VolumeDescription { return replica(t, id).Spec.Description }
+
+	undescribed()
+	s.describes = flowcontrol.NewFakeNeverRateLimiter()
+	g.Expect(s.settle(t.Context(), id)).To(Succeed())
+	g.Expect(described()).To(BeNil())
+	vol := volume(t, id)
+	vol.Spec.QoS = &v1alpha1.VolumeQoS{IOPS: new(int64(2000))}
+	g.Expect(api.Update(t.Context(), vol)).To(Succeed())
+	g.Eventually(func() (*v1alpha1.VolumeDescription, error) { return described(), s.settle(t.Context(), id) }).WithTimeout(enough).ShouldNot(BeNil())
+
+	undescribed()
+	s.describes = flowcontrol.NewFakeAlwaysRateLimiter()
+	g.Expect(s.settle(t.Context(), id)).To(Succeed())
+	g.Expect(described()).NotTo(BeNil())
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -57,6 +58,8 @@ type Service struct {
 	locks locks
 	// unsettled are the names of volumes that Settle has to look at.
 	unsettled workqueue.TypedRateLimitingInterface[string]
+	// describes bounds how many volumes Settle describes again.
+	describes flowcontrol.RateLimiter
 	// untold is what TellEvents has to write Events about.
 	untold workqueue.TypedRateLimitingInterface[happening]
 	// filled tells of each cache, and of what is kept from its events, whether it is complete.
@@ -79,6 +82,7 @@ func New(ctx context.Context, c *Cluster) (*Service, error) {
 		grace:     confirmGrace,
 		delay:     settleDelay,
 		unsettled: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]()),
+		describes: flowcontrol.NewTokenBucketRateLimiter(describesPerSecond, describesPerSecond),
 		untold:    newUntold(),
 	}
 	s.reservations = &reservations{cached: c.GetClient(), clock: clock.RealClock{}, synced: s.Synced}

@@ -26,6 +26,11 @@ const (
 	sealInterval = 5 * time.Minute
 	// settleDelay leaves a change of a volume to the call that made it, which as a rule goes on with it at once.
 	settleDelay = 5 * time.Second
+	// describesPerSecond are the volumes whose replicas get another description and nothing else, as all do after an
+	// upgrade that describes more. What waits is looked at again after describeLater to twice that: no other volume
+	// waits for it.
+	describesPerSecond = 10
+	describeLater      = time.Minute
 )
 
 // An attacher that lost its leadership may send a publish that comes after the volume was detached and its
@@ -90,8 +95,12 @@ func (s *Service) settle(ctx context.Context, id string) error {
 		return err
 	}
 	complete := vol.DeletionTimestamp != nil || len(unlisted) == 0 && arranged(seen, record)
-	if complete && settled(seen, record) {
+	if complete && settled(seen, record, false) {
 		return s.settleKeys(ctx, seen)
+	}
+	if complete && settled(seen, record, true) && !s.describes.TryAccept() {
+		s.unsettled.AddAfter(id, wait.Jitter(describeLater, 1))
+		return nil
 	}
 	// A call that works on the volume does it all, or leaves the rest for later. None is kept waiting by this one: what
 	// both write, they write only as they read it.
@@ -117,13 +126,17 @@ func (s *Service) settle(ctx context.Context, id string) error {
 }
 
 // settled tells whether there is nothing to do for a volume: its replicas follow it, or CreateVolume has not made them
-// yet.
-func settled(vol *replicatedVolume, record *mirror.Record) bool {
+// yet. With butDescribed they may describe it otherwise.
+func settled(vol *replicatedVolume, record *mirror.Record, butDescribed bool) bool {
 	return vol.DeletionTimestamp == nil && !slices.ContainsFunc(vol.replicas, func(rep *v1alpha1.NvmfReplica) bool {
 		if rep == nil {
 			return vol.Spec.Used
 		}
-		return !follows(rep, derive(vol.NvmfVolume, record, rep))
+		derived := derive(vol.NvmfVolume, record, rep)
+		if butDescribed {
+			derived.Description = rep.Spec.Description
+		}
+		return !follows(rep, derived)
 	})
 }
 
