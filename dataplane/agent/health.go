@@ -44,6 +44,14 @@ type healthWatch struct {
 	mu     sync.Mutex
 	target engine.Measured
 	drives map[string]*watchedDrive // by their pools' devices
+	// waiting for the answers of these: also of a drive that came and went meanwhile.
+	waiting map[asked]bool
+}
+
+// asked is a drive of a target.
+type asked struct {
+	target engine.Measured
+	id     string
 }
 
 // healthValue is a metric of a drive.
@@ -56,9 +64,9 @@ type healthValue struct {
 // watchedDrive is a drive and what it said last.
 type watchedDrive struct {
 	labels []string
-	// asked at some time, and waiting for the answer.
-	asked, waiting bool
-	health         device.Health
+	// asked at some time.
+	asked  bool
+	health device.Health
 	// at is when it answered; zero before it did.
 	at time.Time
 }
@@ -66,7 +74,7 @@ type watchedDrive struct {
 // newHealthWatch that counts in failures, by method, when a drive does not answer.
 func newHealthWatch(c clock.WithTicker, failures *prometheus.CounterVec) *healthWatch {
 	w := &healthWatch{
-		clock: c, failures: failures, look: make(chan struct{}, 1), drives: map[string]*watchedDrive{},
+		clock: c, failures: failures, look: make(chan struct{}, 1), drives: map[string]*watchedDrive{}, waiting: map[asked]bool{},
 		warning: prometheus.NewDesc("weft_agent_drive_critical_warning", "1 while the drive gives this warning, else 0.", slices.Concat(driveLabels, []string{"warning"}), nil),
 	}
 	add := func(desc *prometheus.Desc, kind prometheus.ValueType, of func(*watchedDrive) float64) {
@@ -82,7 +90,7 @@ func newHealthWatch(c clock.WithTicker, failures *prometheus.CounterVec) *health
 	add(prometheus.NewDesc("weft_agent_drive_unsafe_shutdowns_total", "Number of losses of power without a shutdown in the drive's life.", driveLabels, nil), counter, func(d *watchedDrive) float64 { return d.health.UnsafeShutdowns })
 	add(prometheus.NewDesc("weft_agent_drive_written_bytes_total", "Bytes written to the drive in its life.", driveLabels, nil), counter, func(d *watchedDrive) float64 { return d.health.WrittenBytes })
 	add(prometheus.NewDesc("weft_agent_drive_read_bytes_total", "Bytes read from the drive in its life.", driveLabels, nil), counter, func(d *watchedDrive) float64 { return d.health.ReadBytes })
-	add(prometheus.NewDesc("weft_agent_drive_health_timestamp_seconds", "When the drive told this, in seconds since 1970.", driveLabels, nil), gauge, func(d *watchedDrive) float64 { return float64(d.at.Unix()) })
+	add(prometheus.NewDesc("weft_agent_drive_health_timestamp_seconds", "When the drive reported this, in seconds since 1970.", driveLabels, nil), gauge, func(d *watchedDrive) float64 { return float64(d.at.Unix()) })
 	return w
 }
 
@@ -130,24 +138,27 @@ func (w *healthWatch) ask(ctx context.Context, all bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for id, d := range w.drives {
-		if w.target != nil && !d.waiting && (all || !d.asked) {
-			d.asked, d.waiting = true, true
-			go w.askOne(ctx, w.target, id, d)
+		this := asked{w.target, id}
+		if w.target != nil && !w.waiting[this] && (all || !d.asked) {
+			d.asked, w.waiting[this] = true, true
+			go w.askOne(ctx, this)
 		}
 	}
 }
 
-func (w *healthWatch) askOne(ctx context.Context, target engine.Measured, id string, d *watchedDrive) {
-	health, err := target.DriveHealth(ctx, id)
+func (w *healthWatch) askOne(ctx context.Context, this asked) {
+	health, err := this.target.DriveHealth(ctx, this.id)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	d.waiting = false
+	delete(w.waiting, this)
 	switch {
 	case err == nil:
-		d.health, d.at = health, w.clock.Now()
+		if d := w.drives[this.id]; d != nil && this.target == w.target {
+			d.health, d.at = health, w.clock.Now()
+		}
 	case ctx.Err() == nil && !errors.Is(err, engine.ErrUnsupported):
 		w.failures.WithLabelValues("DriveHealth").Inc()
-		log.FromContext(ctx).Error(err, "Cannot read the health log of a drive", "device", id)
+		log.FromContext(ctx).Error(err, "Cannot read the health log of a drive", "device", this.id)
 	}
 }
 

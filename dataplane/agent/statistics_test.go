@@ -208,6 +208,11 @@ func TestHealthOfDrives(t *testing.T) {
 	g.Eventually(clock.HasWaiters, patience, interval).Should(BeTrue())
 	clock.Step(healthPeriod)
 	g.Expect(<-target.asked).To(Equal("a"))
+	pools := s.Target.State.Pools
+	for _, is := range [][]engine.Pool{nil, pools} { // its pool goes, and comes back
+		s.Target.State.Pools = is
+		metrics.setTarget(target, s)
+	}
 	clock.Step(healthPeriod) // it owes an answer, and is not asked again
 	target.health <- device.Health{UsedRatio: 0.6}
 	answered(0.6)
