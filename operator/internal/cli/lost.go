@@ -11,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -198,56 +197,6 @@ func (v *lostVolume) rivals(f *fleet, claims map[string]string) {
 	if bound := claims[v.Claim]; bound != "" && bound != v.PersistentVolume {
 		v.ByName = append(v.ByName, fmt.Sprintf("claim %s exists and is bound to PersistentVolume %s, which may have later data; to use this volume instead, delete the claim first", v.Claim, bound))
 	}
-}
-
-// incomplete says what may be on drives and is not listed, or not described yet.
-func (f *fleet) incomplete(unlisted map[string]int32) []string {
-	var why []string
-	for i := range f.nodes {
-		n := &f.nodes[i]
-		why = append(why, unheard(n)...)
-		for _, p := range n.Status.Pools {
-			if !p.Ready && !n.Spec.Drops(p.Device) {
-				why = append(why, fmt.Sprintf("node %s, device %s: the pool is not ready (%s)", n.Name, p.Device, cmp.Or(p.Reason, "no reason given")))
-			}
-		}
-		if more := unlisted[n.Name]; more > 0 {
-			why = append(why, fmt.Sprintf("node %s has %d more that it has no room to list; it lists them once others are recovered", n.Name, more))
-		}
-		later := 0
-		for _, o := range n.Status.Orphans {
-			if strings.HasPrefix(o.Undescribed, v1alpha1.UndescribedNotRead) || o.Undescribed == v1alpha1.UndescribedNoRoom {
-				later++
-			}
-		}
-		if later > 0 {
-			why = append(why, fmt.Sprintf("node %s has %d whose descriptions it did not read yet, or has no room for", n.Name, later))
-		}
-	}
-	return why
-}
-
-// unheard says why a node may have more than its status lists, as before its agent has opened all pools of its plan.
-func unheard(n *v1alpha1.NvmfNode) []string {
-	var why []string
-	switch {
-	case silent(n):
-		why = append(why, fmt.Sprintf("the agent of node %s does not answer", n.Name))
-	case !meta.IsStatusConditionTrue(n.Status.Conditions, v1alpha1.ConditionAgentAlive):
-		why = append(why, fmt.Sprintf("it is not known whether the agent of node %s runs", n.Name))
-	}
-	plan := n.Spec.Plan
-	if plan == nil {
-		return why
-	}
-	if n.Status.ObservedGeneration < n.Generation {
-		why = append(why, fmt.Sprintf("the agent of node %s has not applied its plan yet", n.Name))
-	}
-	hasPools := plan.File != nil || slices.ContainsFunc(plan.Drives, func(d v1alpha1.PlannedDrive) bool { return !n.Spec.Drops(d.ID) })
-	if hasPools && len(n.Status.Pools) == 0 {
-		why = append(why, fmt.Sprintf("node %s lists no pool yet", n.Name))
-	}
-	return why
 }
 
 // lostVolume of which replicas were found without objects; nil if its NvmfVolume exists and lists them.

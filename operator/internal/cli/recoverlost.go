@@ -26,7 +26,8 @@ import (
 const provisionedBy = "pv.kubernetes.io/provisioned-by"
 
 // provisionerIdentity is what csi-provisioner adds to the attributes of volumes that it makes. The CSI controller
-// refuses to attach such a volume once its VolumeAttachment is gone; others can be attached by callers beside Kubernetes.
+// refuses to attach such a volume once its VolumeAttachment is gone; others can be attached by callers beside
+// Kubernetes.
 const provisionerIdentity = "storage.kubernetes.io/csiProvisionerIdentity"
 
 // recoveredKey is an annotation of NvmfVolumes that recover --lost has created: what they lack was not deleted on
