@@ -187,7 +187,7 @@ func checkNotesFolder(pool *os.Root) error {
 	case err != nil:
 		return err
 	case !is.IsDir():
-		return fmt.Errorf("%w: %s of the pool is not a folder: %s", engine.ErrInvalid, notesFolder, is.Mode().Type())
+		return fmt.Errorf("%w: %s of the pool is not a directory: %s", engine.ErrInvalid, notesFolder, is.Mode().Type())
 	}
 	return nil
 }
