@@ -15,8 +15,8 @@ const (
 	// MaxDescribedOption is in bytes, of one mount option.
 	MaxDescribedOption = 128
 	// MaxOrphanDescriptions is in bytes, of all orphans of a node as JSON, with their descriptions and what the API
-	// server notes in metadata.managedFields about them. The rest of an NvmfNode is below 512 KiB, so all of it is below
-	// 1 MiB. Objects can have 1.5 MiB in etcd.
+	// server notes in metadata.managedFields about them. The rest of an NvmfNode is below 512 KiB, so all of it is
+	// below 1 MiB. Objects can have 1.5 MiB in etcd.
 	MaxOrphanDescriptions = 512 << 10
 )
 
@@ -57,8 +57,8 @@ type VolumeDescription struct {
 	// Encryption of the data at rest. The key is not stored. Absent: none.
 	// +optional
 	Encryption VolumeEncryption `json:"encryption,omitempty"`
-	// PersistentVolume of the volume. Absent: the volume had none when it was last attached, or was last attached before weft
-	// stored descriptions.
+	// PersistentVolume of the volume. Absent: the volume had none when it was last attached, or was last attached
+	// before weft stored descriptions.
 	// +optional
 	PersistentVolume *PersistentVolumeDescription `json:"persistentVolume,omitempty"`
 }

@@ -31,9 +31,9 @@ func description(vol *v1alpha1.NvmfVolume) *v1alpha1.VolumeDescription {
 
 // persistentVolumeOf a volume that is being attached, as it is now. The name is that of the PersistentVolume by which
 // Kubernetes asks; empty if it is not known, and then it is the one that was described, or the one that the volume was
-// made for. What was described is not kept if that one is gone or is another volume's: the claim could be a
-// former one, and who recovers by it would give the data to another tenant. What cannot be read keeps nobody waiting, and
-// leaves all that was described but the claim.
+// made for. What was described is not kept if that one is gone or is another volume's: the claim could be a former one,
+// and who recovers by it would give the data to another tenant. What cannot be read keeps nobody waiting, and leaves
+// all that was described but the claim.
 func (s *Service) persistentVolumeOf(ctx context.Context, vol *v1alpha1.NvmfVolume, name string) *v1alpha1.PersistentVolumeDescription {
 	known := vol.Spec.PersistentVolume
 	if name == "" && known != nil {

@@ -113,9 +113,9 @@ func (r *reservations) drop(replica string) {
 	}
 }
 
-// grow keeps the space for a volume that shall have this size. It fails, and keeps nothing, with what there is room for,
-// when the pool of one of its replicas has less; and for now while nobody knows what a pool has, since what is written
-// then could never be taken back.
+// grow keeps the space for a volume that shall have this size. It fails, and keeps nothing, with what there is room
+// for, when the pool of one of its replicas has less; and for now while nobody knows what a pool has, since what is
+// written then could never be taken back.
 func (r *reservations) grow(ctx context.Context, vol *replicatedVolume, size int64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -31,8 +31,8 @@ const (
 	notesAtOnce = 64
 	// maxUndescribedBytes is the API's bound.
 	maxUndescribedBytes = 256
-	// readAgain is how long after a note could not be read it is tried again: a drive that is slow gets no load from it,
-	// and whoever waits for a description sees it within minutes.
+	// readAgain is how long after a note could not be read it is tried again: a drive that is slow gets no load from
+	// it, and whoever waits for a description sees it within minutes.
 	readAgain = time.Minute
 	// notesPatience with drives that do not answer, when the agent ends.
 	notesPatience = 5 * time.Second
@@ -40,8 +40,8 @@ const (
 
 // Notes keeps a note about each replica and snapshot with its data, and reads those of orphans: beside all that the
 // Reconciler does, which never waits for it. An engine that has no place for notes in its pools has them on the node.
-// Each pool has a goroutine of its own while there is work for it, so that a drive that hangs keeps no other one's notes
-// waiting. Only what changed is written. It is safe for concurrent use.
+// Each pool has a goroutine of its own while there is work for it, so that a drive that hangs keeps no other one's
+// notes waiting. Only what changed is written. It is safe for concurrent use.
 type Notes struct {
 	node    engine.NoteKeeper
 	clock   clock.PassiveClock

@@ -15,7 +15,7 @@ import (
 
 // Another process of the host can have the port: volumes go on without metrics. What is no address is an error at once.
 func TestMetricsWhoseAddressIsTaken(t *testing.T) {
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	taken, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -236,8 +236,8 @@ func (d *decider) decideNotes() {
 const (
 	// undescribedBytes is what undescribed takes that says that there is no room.
 	undescribedBytes = 95
-	// orphanFieldsBytes is the most that the API server adds for one orphan to metadata.managedFields, which is 225, and
-	// undescribedBytes.
+	// orphanFieldsBytes is the most that the API server adds for one orphan to metadata.managedFields, which is 225,
+	// and undescribedBytes.
 	orphanFieldsBytes = 225 + undescribedBytes
 )
 

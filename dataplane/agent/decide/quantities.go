@@ -36,8 +36,8 @@ func (d *decider) clustersOf(device string) int64 {
 // A number that hosts change with all that they write is written into an object only when it has moved by a part of the
 // size that it is measured by: each write of a status is one for etcd, and for all who watch. Of a volume, that is
 // v1alpha1.AllocatedStep, which whoever decides by the number adds; what a pool has at the moment, the agent's metrics
-// say. What a snapshot holds does not change with what hosts write, and counts where volumes are placed: that is written
-// as it is.
+// say. What a snapshot holds does not change with what hosts write, and counts where volumes are placed: that is
+// written as it is.
 
 // poolPart of a pool, which is much larger than a volume: 1 %.
 const poolPart = 100

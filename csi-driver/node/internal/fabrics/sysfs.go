@@ -161,8 +161,8 @@ func (h *Host) readController(dir string) (Controller, error) {
 
 // addressOf a controller, which stays the same for its life but for the address of this host, which nobody asks for. It
 // is asked for once, and remembered: while its queues are taken down, nvme_tcp_get_address of Linux 6.12 can find that
-// its socket is gone and end the thread that asks with an oops, holding a lock that the deletion then waits for (seen in
-// the kernel tests). Of a controller that was never seen before, one that is being deleted is not asked.
+// its socket is gone and end the thread that asks with an oops, holding a lock that the deletion then waits for (seen
+// in the kernel tests). Of a controller that was never seen before, one that is being deleted is not asked.
 func (h *Host) addressOf(c Controller) (string, error) {
 	info, err := os.Stat(c.dir)
 	if errors.Is(err, fs.ErrNotExist) {
