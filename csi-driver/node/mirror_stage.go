@@ -211,7 +211,7 @@ func (s *Service) stopMirror(ctx context.Context, m *mirrored) error {
 	m.set(ctx, keeper.Stop)
 	err := m.wait(ctx, func(s keeper.Status) (bool, error) {
 		if errors.Is(s.Err, keeper.ErrPast) {
-			// Nothing is stopped before a person has recovered the record.
+			// What runs is not stopped before a person has recovered the record.
 			return false, fmt.Errorf("%w%s --detach", s.Err, recoverHint(m.volume))
 		}
 		return s.Phase == keeper.Stopped, nil

@@ -260,14 +260,14 @@ func (v *view) works(replica string) bool {
 
 func (k *Keeper) act(ctx context.Context, v *view) Status {
 	if v.Epoch < k.seen {
-		return Status{Phase: k.phase(v), Err: fmt.Errorf("%w: epoch %d was read after %d", ErrPast, v.Epoch, k.seen)}
+		return k.ofThePast(v, fmt.Errorf("%w: epoch %d was read after %d", ErrPast, v.Epoch, k.seen))
 	}
 	if fenced := v.Holder != k.Attachment; fenced != k.fenced {
 		// Another holder may have written the headers since. Those of legs that still answer are read again.
 		k.fenced, k.headers = fenced, map[string]mirror.Header{}
 	}
 	if err := k.past(v); err != nil {
-		return Status{Phase: k.phase(v), Err: err}
+		return k.ofThePast(v, err)
 	}
 	if v.Holder != k.Attachment {
 		return k.leave(v)
@@ -284,6 +284,16 @@ func (k *Keeper) act(ctx context.Context, v *view) Status {
 		return k.start(ctx, v)
 	}
 	return Status{Phase: Waiting, Err: errors.New("the mirror does not run"), Next: interval}
+}
+
+// ofThePast changes nothing: what runs goes on, and waits for a person. If nothing runs and nothing is to, the
+// connections go, so that the volume can be detached; the record stays as it is.
+func (k *Keeper) ofThePast(v *view, err error) Status {
+	if k.Mode != Stop || v.array.Exists {
+		return Status{Phase: k.phase(v), Err: err}
+	}
+	k.clean = false
+	return k.disconnected(v)
 }
 
 func (k *Keeper) phase(v *view) Phase {

@@ -206,6 +206,11 @@ func (k *Keeper) stop(ctx context.Context, v *view) Status {
 	if v.Dirty && k.clean {
 		return k.stopped(ctx, v)
 	}
+	return k.disconnected(v)
+}
+
+// disconnected ends the connections of a mirror without an array.
+func (k *Keeper) disconnected(v *view) Status {
 	if s := k.disconnect(v, func(Leg) bool { return true }); s.did {
 		return s.Status
 	}
