@@ -266,6 +266,11 @@ func (w *world) recoverRecord(from func(headers map[string]mirror.Header) (mirro
 		return false
 	}
 	next, err := from(headers)
+	if err != nil && w.ranLast() != "" {
+		// The headers are not enough: one was lost before it was written. A person chooses.
+		w.tally["chosen in a recovery"]++
+		next, err = mirror.Choose(w.api.mirror.Record, w.ranLast(), headers, w.now)
+	}
 	if err != nil {
 		w.wrong("the record cannot be recovered: %v", err)
 		return false
@@ -288,9 +293,8 @@ func (w *world) allFailed() bool {
 	return true
 }
 
-// promote the member that ran last: a person does, because the record has others in sync, and the members' metadata
-// says that a kernel left those behind.
-func (w *world) promote() {
+// ranLast is the member with which a kernel ran last, by the members' metadata.
+func (w *world) ranLast() string {
 	newest := ""
 	for _, m := range w.api.mirror.Members {
 		s := w.targets[m.Replica].disk.super
@@ -302,6 +306,13 @@ func (w *world) promote() {
 			newest = m.Replica
 		}
 	}
+	return newest
+}
+
+// promote the member that ran last: a person does, because the record has others in sync, and the members' metadata
+// says that a kernel left those behind.
+func (w *world) promote() {
+	newest := w.ranLast()
 	w.tally["promoted"]++
 	w.say("a person chooses %s", newest)
 	w.recoverRecord(func(headers map[string]mirror.Header) (mirror.Record, error) {

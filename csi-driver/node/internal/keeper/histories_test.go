@@ -320,7 +320,7 @@ func TestHistories(t *testing.T) {
 func last(lines []string, n int) []string { return lines[max(0, len(lines)-n):] }
 
 // The checker finds each rule that is left out within this many sequences.
-const sequencesToFind = 300
+const sequencesToFind = 1200
 
 func TestFindWhatIsLeftOut(t *testing.T) {
 	for name, c := range map[string]struct {

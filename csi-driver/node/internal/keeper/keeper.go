@@ -286,11 +286,17 @@ func (k *Keeper) act(ctx context.Context, v *view) Status {
 	return Status{Phase: Waiting, Err: errors.New("the mirror does not run"), Next: interval}
 }
 
-// ofThePast changes nothing: what runs goes on, and waits for a person. If nothing runs and nothing is to, the
-// connections go, so that the volume can be detached; the record stays as it is.
-func (k *Keeper) ofThePast(v *view, err error) Status {
-	if k.Mode != Stop || v.array.Exists {
-		return Status{Phase: k.phase(v), Err: err}
+// ofThePast changes nothing: what runs goes on, and waits for a person. If nothing runs and nothing is to, because the
+// volume is unstaged or the record has another holder, the connections go, so that the volume can be detached; the
+// record stays as it is.
+func (k *Keeper) ofThePast(v *view, past error) Status {
+	waits := Status{Phase: k.phase(v), Err: past}
+	if v.array.Exists || k.Mode != Stop && v.Holder == k.Attachment {
+		return waits
+	}
+	if used, err := k.Top.Exists(); used || err != nil {
+		waits.Err = errors.Join(past, err)
+		return waits
 	}
 	k.clean = false
 	return k.disconnected(v)

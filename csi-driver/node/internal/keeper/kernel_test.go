@@ -112,10 +112,11 @@ func (a *array) active() []string {
 func (a *array) degraded() bool { return len(a.inSync()) < a.disks }
 
 func (a *array) superblock() superblock {
-	s := superblock{valid: true, array: a.id, events: a.events, dirty: true, faulty: map[string]bool{}, active: map[string]bool{}}
+	s := superblock{valid: true, array: a.id, events: a.events, dirty: true, faulty: map[string]bool{}, active: map[string]bool{}, copying: map[string]bool{}}
 	for name, state := range a.members {
 		s.faulty[name] = state == MemberFaulty
 		s.active[name] = state == MemberInSync
+		s.copying[name] = state == MemberCopying
 	}
 	return s
 }
@@ -144,6 +145,7 @@ func (a *array) flush() {
 			delete(a.writing, name)
 			if !ok {
 				a.fail(name)
+				a.n.w.lost = a.n.w.lost || a.n.w.restored && a.members[name] == MemberInSync
 			}
 			a.proceed()
 		})
@@ -405,11 +407,7 @@ func (k kernelArray) Ahead(_ context.Context, replica string) (bool, error) {
 		return false, errNoArray
 	}
 	s := k.n.w.targets[replica].disk.super
-	without, with := false, false
-	for _, name := range k.n.array.inSync() {
-		without, with = without || s.faulty[name], with || s.active[name]
-	}
-	return s.valid && without && !with, nil
+	return s.valid && slices.ContainsFunc(k.n.array.inSync(), func(name string) bool { return name != replica && !s.active[name] && !s.copying[name] }), nil
 }
 
 func (k kernelArray) Assemble(_ context.Context, replicas []string) error {

@@ -19,8 +19,8 @@ type superblock struct {
 	array  int
 	events int
 	dirty  bool
-	// faulty and active members, as the kernel that wrote this saw them.
-	faulty, active map[string]bool
+	// faulty, active and copying members, as the kernel that wrote this saw them.
+	faulty, active, copying map[string]bool
 }
 
 // disk is what is durable of a replica.

@@ -118,6 +118,11 @@ type world struct {
 	// allowed values of a region: what was acknowledged last, and what was asked for since then and may be there or
 	// not.
 	allowed [regions]map[int]bool
+	// failed regions: the last member in sync answered an error to a write. Until the next one, replicas may differ there.
+	failed [regions]bool
+	// lost: MD went on without a member, could not write that down, and nobody can record it because the API was
+	// restored. Two replicas that fail do not survive that.
+	lost bool
 	// seen values of a region, when an attachment started.
 	seen [regions]map[int]bool
 	// copying: copies are made; copies are those that are being made.
@@ -140,6 +145,10 @@ func (w *world) say(format string, args ...any) {
 
 // wrong notes what must not be.
 func (w *world) wrong(format string, args ...any) {
+	if w.lost {
+		w.tally["after a double fault"]++
+		return
+	}
 	if w.problem == "" {
 		w.problem = fmt.Sprintf(format, args...)
 		w.say("WRONG: %s", w.problem)
@@ -346,7 +355,7 @@ func (n *node) step() {
 		w.say("%s: %s", n.name, text)
 	}
 	n.needsPerson = errors.Is(status.Err, mirror.ErrNeedsPerson)
-	n.alone = errors.Is(status.Err, mirror.ErrForeign) && !errors.Is(status.Err, ErrPast)
+	n.alone = !mirror.Whole(status.Record) && (n.alone || errors.Is(status.Err, mirror.ErrForeign) && !errors.Is(status.Err, ErrPast))
 	if status.Phase == Stopped {
 		w.say("%s has left", n.name)
 		n.top, n.pod, n.attachment, n.plugin, n.tasks, n.stopping, n.ready = topState{}, nil, "", nil, nil, false, false
@@ -396,7 +405,9 @@ func (n *node) verify() {
 		if !w.allowed[region][value] {
 			w.wrong("%s reads write %d in region %d, but only %v can be there", n.name, value, region, sorted2(w.allowed[region]))
 		}
-		w.allowed[region] = map[int]bool{value: true}
+		if !w.failed[region] {
+			w.allowed[region] = map[int]bool{value: true}
+		}
 		w.seen[region][value] = true
 	}
 	w.baseline = n.attachment
@@ -432,6 +443,7 @@ func (n *node) ended(region, seq int, ok, twice bool) {
 	}
 	delete(p.outstanding, region)
 	if !ok || p.killed || n.top.failing {
+		n.w.failed[region] = n.w.failed[region] || !ok
 		return
 	}
 	if twice {
@@ -447,7 +459,7 @@ func (n *node) ended(region, seq int, ok, twice bool) {
 		}
 		return
 	}
-	n.w.allowed[region] = map[int]bool{seq: true}
+	n.w.allowed[region], n.w.failed[region] = map[int]bool{seq: true}, false
 }
 
 func sorted2(m map[int]bool) []int { return slices.Sorted(maps.Keys(m)) }
