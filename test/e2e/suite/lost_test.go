@@ -104,7 +104,8 @@ var _ = Describe("Claims whose objects are wiped from etcd", func() {
 		Expect(cluster.ApplyFile(ctx, "config/samples/snapshots/volumesnapshotclass.yaml", "", nil)).To(Succeed())
 		r := onTwo(ctx, "lost")
 		ns := r.claim.Namespace
-		plain := newClaim(ctx, ns, "plain", "weft-fast-xfs", withSize(xfsSize))
+		newClass(ctx, "weft-lost-xfs", map[string]string{"target": "lost", "csi.storage.k8s.io/fstype": "xfs"})
+		plain := newClaim(ctx, ns, "plain", "weft-lost-xfs", withSize(xfsSize))
 		writer := running(ctx, newPodOf(ctx, "writer", clientNode, r.claim, plain))
 		r.whole(ctx)
 		mirrored := fill(ctx, writer)
@@ -170,7 +171,7 @@ var _ = Describe("Claims whose objects are wiped from etcd", func() {
 		again := snapshotObject("VolumeSnapshot", ns, snapshot.GetName())
 		again.Object["spec"] = map[string]any{"source": map[string]any{"volumeSnapshotContentName": content.GetName()}, "volumeSnapshotClassName": "weft"}
 		Expect(cluster.Create(ctx, again)).To(Succeed())
-		restored := newClaim(ctx, ns, "restored", "weft-fast-xfs", fromSnapshot(snapshot.GetName()), withSize(xfsSize))
+		restored := newClaim(ctx, ns, "restored", "weft-lost-xfs", fromSnapshot(snapshot.GetName()), withSize(xfsSize))
 		Expect(sh(ctx, runPod(ctx, restored, "restored", clientNode), "cat %s/data", mountPath)).To(ContainSubstring("kept"))
 	}, SpecTimeout(30*time.Minute))
 })
