@@ -57,6 +57,6 @@ func WithoutHeader(servedBytes int64) int64 { return max(0, servedBytes-HeaderBy
 // allocatedPart of a replica's size is how far status.allocated moves before it is written: 5 %.
 const allocatedPart = 20
 
-// AllocatedStep is how far status.allocated of a replica of this size can be from what it has in its pool. Only
-// "nothing" is exact.
+// AllocatedStep is how far status.allocated of a replica of this size can be from what it has in its pool, but for what
+// was written since its agent last looked.
 func AllocatedStep(sizeBytes int64) int64 { return max(sizeBytes/allocatedPart, 1<<20) }

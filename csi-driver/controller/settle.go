@@ -98,15 +98,15 @@ func (s *Service) settle(ctx context.Context, id string) error {
 	if complete && settled(seen, record, false) {
 		return s.settleKeys(ctx, seen)
 	}
-	if complete && settled(seen, record, true) && !s.describes.TryAccept() {
-		s.unsettled.AddAfter(id, wait.Jitter(describeLater, 1))
-		return nil
-	}
 	// A call that works on the volume does it all, or leaves the rest for later. None is kept waiting by this one: what
 	// both write, they write only as they read it.
 	if s.locks.taken("volume", id) {
 		s.unsettled.AddAfter(id, s.delay)
 		return nil
+	}
+	if complete && settled(seen, record, true) && !s.describes.TryAccept() {
+		s.unsettled.AddAfter(id, wait.Jitter(describeLater, 1))
+		return s.settleKeys(ctx, seen)
 	}
 	if vol.DeletionTimestamp == nil {
 		_, err = s.follow(ctx, vol)

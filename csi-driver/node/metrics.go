@@ -103,6 +103,8 @@ type Metrics struct {
 	turn chan struct{}
 	// told of each volume in the log.
 	told map[string]string
+	// panicked: the log has the stack of a panic already.
+	panicked bool
 }
 
 // NewMetrics of a service.
@@ -187,11 +189,18 @@ func (m *Metrics) read(volumes []string, up <-chan time.Time) []sample {
 	go func() {
 		defer func() { <-m.turn }()
 		defer close(samples)
-		tops, err := m.tops()
+		var tops map[string]mapper.Device
+		err := m.guarded(func() (err error) {
+			tops, err = m.tops()
+			return err
+		})
 		for _, volume := range volumes {
 			s := sample{err: err}
 			if err == nil {
-				s = m.sampled(volume, tops)
+				s.err = m.guarded(func() error {
+					s = m.sample(volume, tops)
+					return s.err
+				})
 			}
 			m.tell(volume, s.err)
 			samples <- s
@@ -237,14 +246,17 @@ func (m *Metrics) tops() (map[string]mapper.Device, error) {
 	return tops, err
 }
 
-// sampled is sample, of which nothing ends the node plugin: the keepers of its mirrors live in the same process.
-func (m *Metrics) sampled(volume string, tops map[string]mapper.Device) (s sample) {
+// guarded does something that cannot end the node plugin: the keepers of its mirrors live in the same process.
+func (m *Metrics) guarded(do func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			s = sample{err: fmt.Errorf("panic: %v\n%s", r, debug.Stack())}
+			if err = fmt.Errorf("panic: %v", r); !m.panicked {
+				m.panicked = true
+				m.Log.Error(err, "Cannot read metrics", "stack", string(debug.Stack()))
+			}
 		}
 	}()
-	return m.sample(volume, tops)
+	return do()
 }
 
 // sample a volume. One that was unstaged meanwhile has nothing.

@@ -107,13 +107,17 @@ func (w *healthWatch) use(target engine.Measured, drives map[string][]string) {
 		d := was[id]
 		if d == nil {
 			d = &watchedDrive{}
-			select {
-			case w.look <- struct{}{}:
-			default: // a look is due already
-			}
+			w.lookSoon()
 		}
 		d.labels = labels
 		w.drives[id] = d
+	}
+}
+
+func (w *healthWatch) lookSoon() {
+	select {
+	case w.look <- struct{}{}:
+	default: // a look is due already
 	}
 }
 
@@ -151,11 +155,16 @@ func (w *healthWatch) askOne(ctx context.Context, this asked) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.waiting, this)
+	d := w.drives[this.id]
+	if d == nil || this.target != w.target {
+		d = &watchedDrive{asked: true} // nobody's any more
+	}
+	if err != nil && !d.asked {
+		w.lookSoon() // it came back while a former question was open
+	}
 	switch {
 	case err == nil:
-		if d := w.drives[this.id]; d != nil && this.target == w.target {
-			d.health, d.at = health, w.clock.Now()
-		}
+		d.asked, d.health, d.at = true, health, w.clock.Now()
 	case ctx.Err() == nil && !errors.Is(err, engine.ErrUnsupported):
 		w.failures.WithLabelValues("DriveHealth").Inc()
 		log.FromContext(ctx).Error(err, "Cannot read the health log of a drive", "device", this.id)

@@ -86,8 +86,8 @@ func (e *Engine) retireAll(ctx context.Context, nqns []string, past *refusals) m
 	case <-time.After(connectsEnd):
 	}
 	open := func() {}
-	if slices.ContainsFunc(all, func(s *subsystem) bool { return len(s.refused) > 0 }) {
-		open = e.closeAll(ctx) // a host that is refused already may try again just now
+	if slices.ContainsFunc(all, func(s *subsystem) bool { return len(s.refused) > 0 || s.retired }) {
+		open = e.closeAll(ctx) // a host that is refused already, or was cut off before, may try again just now
 	}
 	errs := map[string]error{}
 	for _, s := range all {

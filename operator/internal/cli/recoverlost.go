@@ -112,6 +112,9 @@ func (r *lostReport) leftOut() []string {
 			left = append(left, "snapshot "+s.Name+" (refused)")
 		}
 	}
+	for _, u := range r.Unknown {
+		left = append(left, fmt.Sprintf("%s on node %s (unknown)", u.UUID, u.Node))
+	}
 	slices.Sort(left)
 	return slices.Compact(left)
 }
