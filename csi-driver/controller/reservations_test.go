@@ -11,8 +11,8 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
-// A snapshot whose size its node has not reported is taken to hold what its replica can have written when its agent last
-// looked: as much as is reported, and what is too little to be reported.
+// A snapshot whose size its node has not reported is taken to hold what its replica can have written when its agent
+// last looked: as much as is reported, and what is too little to be reported.
 func TestPromiseToASnapshotInTheMaking(t *testing.T) {
 	const size = 100 * gi
 	for name, tc := range map[string]struct{ reported, promised int64 }{

@@ -330,8 +330,8 @@ func TestMirroredVolumeIsStagedAndUnstaged(t *testing.T) {
 	}
 }
 
-// A record that is older than the headers is left to a person: calls say so at once, nothing is started, what runs is not
-// stopped, and the volume is let go of once the record is recovered.
+// A record that is older than the headers is left to a person: calls say so at once, nothing is started, what runs is
+// not stopped, and the volume is let go of once the record is recovered.
 func TestMirroredVolumeOfARestoredRecordWaitsForAPerson(t *testing.T) {
 	for name, call := range map[string]func(context.Context, *mirrorSuite) error{
 		"staged":   func(ctx context.Context, s *mirrorSuite) error { return s.unstageIn(ctx) },

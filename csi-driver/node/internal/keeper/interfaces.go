@@ -93,9 +93,9 @@ type Arrays interface {
 	// for its sake. A member without metadata was left behind by one that has some, because the array was being made
 	// when that was cut off; if none has any, they are new.
 	Compare(ctx context.Context, replicas []string) (kicked []string, err error)
-	// Ahead tells whether the metadata of a replica shows that a kernel may have gone on with it, and without one of those
-	// members that are in sync in the running array: it has no place for that one, as for a faulty one. Its count of
-	// events can then be that of another history, and tells nothing of what the array's bitmap covers.
+	// Ahead tells whether the metadata of a replica shows that a kernel may have gone on with it, and without one of
+	// those members that are in sync in the running array: it has no place for that one, as for a faulty one. Its count
+	// of events can then be that of another history, and tells nothing of what the array's bitmap covers.
 	Ahead(ctx context.Context, replica string) (bool, error)
 	// Assemble exactly these members, and start the array; it is made if they have no metadata. Their data is the same,
 	// but for writes that were not acknowledged, which the kernel then makes equal by bitmap.

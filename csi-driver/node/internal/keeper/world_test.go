@@ -118,7 +118,8 @@ type world struct {
 	// allowed values of a region: what was acknowledged last, and what was asked for since then and may be there or
 	// not.
 	allowed [regions]map[int]bool
-	// failed regions: the last member in sync answered an error to a write. Until the next one, replicas may differ there.
+	// failed regions: the last member in sync answered an error to a write. Until the next one, replicas may differ
+	// there.
 	failed [regions]bool
 	// lost: MD went on without a member, could not write that down, and nobody can record it because the API was
 	// restored. Two replicas that fail do not survive that.
