@@ -51,6 +51,9 @@ var _ = Describe("A storage node with twenty volumes", func() {
 		weft := kubectlWeft(ctx)
 		target := everywhere(ctx, "emptied")
 		newClass(ctx, "weft-emptied", map[string]string{"target": target.Name})
+		for _, node := range nodes {
+			DeferCleanup(func(ctx context.Context) { Expect(kubectlWeft(ctx)("uncordon", node)).Error().NotTo(HaveOccurred()) })
+		}
 		Expect(weft("cordon", clientNode)).Error().NotTo(HaveOccurred())
 		ns := newNamespace(ctx)
 		var claims []*corev1.PersistentVolumeClaim
