@@ -286,19 +286,18 @@ func (k *Keeper) act(ctx context.Context, v *view) Status {
 	return Status{Phase: Waiting, Err: errors.New("the mirror does not run"), Next: interval}
 }
 
-// ofThePast changes nothing: what runs goes on, and waits for a person. If nothing runs and nothing is to, because the
-// volume is unstaged or the record has another holder, the connections go, so that the volume can be detached; the
-// record stays as it is.
+// ofThePast changes nothing: what runs goes on, and waits for a person, as does a clean end, which has to be recorded.
+// If nothing ran and nothing is to, because the volume is unstaged or the record has another holder, the connections
+// go, so that the volume can be detached; the record stays as it is.
 func (k *Keeper) ofThePast(v *view, past error) Status {
 	waits := Status{Phase: k.phase(v), Err: past}
-	if v.array.Exists || k.Mode != Stop && v.Holder == k.Attachment {
+	if v.array.Exists || k.clean || k.Mode != Stop && v.Holder == k.Attachment {
 		return waits
 	}
 	if used, err := k.Top.Exists(); used || err != nil {
 		waits.Err = errors.Join(past, err)
 		return waits
 	}
-	k.clean = false
 	return k.disconnected(v)
 }
 
