@@ -130,8 +130,8 @@ func mountAll(ctx context.Context) error {
 		{"mqueue", "/dev/mqueue", "mqueue", nodev, ""},
 		{"hugetlbfs", "/dev/hugepages", "hugetlbfs", unix.MS_NOSUID | unix.MS_NODEV, ""},
 		{"tmpfs", "/run", "tmpfs", unix.MS_NOSUID | unix.MS_NODEV, "mode=755"},
-		// No network of a pod survives a boot. CNI does not sync what it remembers of them: after a loss of power, an empty
-		// file would keep containerd from ever removing the pod's sandbox.
+		// No network of a pod survives a boot. CNI does not sync what it remembers of them: after a loss of power, an
+		// empty file would keep containerd from ever removing the pod's sandbox.
 		{"tmpfs", "/var/lib/cni", "tmpfs", unix.MS_NOSUID | unix.MS_NODEV, "mode=700"},
 		{"cgroup2", "/sys/fs/cgroup", "cgroup2", nodev, "nsdelegate"},
 		{"configfs", "/sys/kernel/config", "configfs", nodev, ""},
