@@ -29,17 +29,22 @@ func description(vol *v1alpha1.NvmfVolume) *v1alpha1.VolumeDescription {
 	return d
 }
 
+// lastPersistentVolume is the name of the PersistentVolume that a volume was described by last, else of the one that it
+// was created for.
+func lastPersistentVolume(vol *v1alpha1.NvmfVolume) string {
+	if described := vol.Spec.PersistentVolume; described != nil {
+		return described.Name
+	}
+	return cmp.Or(vol.Annotations[v1alpha1.PVNameKey], vol.Name)
+}
+
 // persistentVolumeOf a volume that is being attached, as it is now. The name is that of the PersistentVolume by which
-// Kubernetes asks; empty if it is not known, and then it is the one that was described, or the one that the volume was
-// made for. What was described is not kept if that one is gone or is another volume's: the claim could be a former one,
-// and who recovers by it would give the data to another tenant. What cannot be read keeps nobody waiting, and leaves
-// all that was described but the claim.
+// Kubernetes asks; empty if it is not known, and then it is the last one. What was described is not kept if that one is
+// gone or is another volume's: the claim could be a former one, and who recovers by it would give the data to another
+// tenant. What cannot be read keeps nobody waiting, and leaves all that was described but the claim.
 func (s *Service) persistentVolumeOf(ctx context.Context, vol *v1alpha1.NvmfVolume, name string) *v1alpha1.PersistentVolumeDescription {
 	known := vol.Spec.PersistentVolume
-	if name == "" && known != nil {
-		name = known.Name
-	}
-	name = cmp.Or(name, vol.Annotations[v1alpha1.PVNameKey], vol.Name)
+	name = cmp.Or(name, lastPersistentVolume(vol))
 	var pv corev1.PersistentVolume
 	switch err := s.live.Get(ctx, keyOf(name), &pv); {
 	case apierrors.IsNotFound(err):

@@ -3,7 +3,6 @@
 package controller
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"fmt"
@@ -111,10 +110,7 @@ func (s *Service) tell(ctx context.Context, h happening) error {
 // annotations do not say: they name the claim for which the volume was made, and it may be another one's now, by a
 // PersistentVolume of another name.
 func (s *Service) claimOf(ctx context.Context, vol *v1alpha1.NvmfVolume) (*corev1.ObjectReference, error) {
-	name := cmp.Or(vol.Annotations[v1alpha1.PVNameKey], vol.Name)
-	if described := vol.Spec.PersistentVolume; described != nil {
-		name = described.Name
-	}
+	name := lastPersistentVolume(vol)
 	var pv corev1.PersistentVolume
 	if err := s.live.Get(ctx, keyOf(name), &pv); apierrors.IsNotFound(err) {
 		return nil, nil

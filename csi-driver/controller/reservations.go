@@ -113,9 +113,9 @@ func (r *reservations) drop(replica string) {
 	}
 }
 
-// grow keeps the space for a volume that shall have this size. It fails, and keeps nothing, with what there is room
-// for, when the pool of one of its replicas has less; and for now while nobody knows what a pool has, since what is
-// written then could never be taken back.
+// grow keeps space for a volume of the new size. If the pool of a replica has less, it keeps nothing, and its error
+// says how much there is. It also fails, for now, while it is not known what a pool has: a size that is written can
+// never be taken back.
 func (r *reservations) grow(ctx context.Context, vol *replicatedVolume, size int64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

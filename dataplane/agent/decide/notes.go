@@ -269,11 +269,11 @@ func (d *decider) describe(orphans []v1alpha1.Orphan) {
 		id := engine.ID(o.UUID)
 		d.decision.Notes.Show = append(d.decision.Notes.Show, NoteRef{ID: id, Pool: o.Device})
 		found, read := d.Notes[id]
-		if read && found.Err == "" && found.Note.Kind != o.Kind {
-			found.Err = errNoteDamaged.Error()
-		}
-		if !read {
+		switch {
+		case !read:
 			found.Err = v1alpha1.UndescribedNotRead
+		case found.Err == "" && found.Note.Kind != o.Kind:
+			found.Err = errNoteDamaged.Error()
 		}
 		before := bytesOfOrphan(o)
 		if found.Err != "" {

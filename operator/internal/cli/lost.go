@@ -104,8 +104,8 @@ type foundOrphan struct {
 func (o foundOrphan) at() string { return fmt.Sprintf("node %s, device %s", o.node.Name, o.Device) }
 
 // lost is what the nodes have without objects, and the volumes whose PersistentVolumes are missing. The claims are
-// those that exist, with the PersistentVolume that each is bound to.
-func (f *fleet) lost(claims map[string]string) *lostReport {
+// those that exist, by NAMESPACE/NAME.
+func (f *fleet) lost(claims map[string]corev1.PersistentVolumeClaim) *lostReport {
 	r := &lostReport{Volumes: []*lostVolume{}, Snapshots: []lostSnapshot{}, Unknown: []lostData{}}
 	byVolume, volumeOf := map[string][]foundOrphan{}, map[string]string{}
 	var undescribed, snapshots []foundOrphan
@@ -184,7 +184,7 @@ func (r *lostReport) ambiguous() {
 }
 
 // rivals of a lost volume: what its claim uses now, which may be newer.
-func (v *lostVolume) rivals(f *fleet, claims map[string]string) {
+func (v *lostVolume) rivals(f *fleet, claims map[string]corev1.PersistentVolumeClaim) {
 	if v.Claim == "" {
 		return
 	}
@@ -194,7 +194,7 @@ func (v *lostVolume) rivals(f *fleet, claims map[string]string) {
 			return
 		}
 	}
-	if bound := claims[v.Claim]; bound != "" && bound != v.PersistentVolume {
+	if bound := claims[v.Claim].Spec.VolumeName; bound != "" && bound != v.PersistentVolume {
 		v.ByName = append(v.ByName, fmt.Sprintf("claim %s exists and is bound to PersistentVolume %s, which may have later data; to use this volume instead, delete the claim first", v.Claim, bound))
 	}
 }

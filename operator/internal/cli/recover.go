@@ -92,8 +92,9 @@ Exit codes:
 			if o.acceptLoss && o.current == "" {
 				return errors.New("--accept-loss requires --current REPLICA: choose the replica whose data to keep")
 			}
-			if o.output = *format; o.output.check() != nil {
-				return o.output.check()
+			o.output = *format
+			if err := o.output.check(); err != nil {
+				return err
 			}
 			api, err := at.client()
 			if err != nil {

@@ -16,7 +16,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -47,12 +46,9 @@ func recoverLost(ctx context.Context, w *watcher, stderr io.Writer, namespace st
 	if err := w.api.List(ctx, &list); err != nil {
 		return fmt.Errorf("list PersistentVolumeClaims: %w", unread(err))
 	}
-	claims, uids := map[string]string{}, map[string]types.UID{}
+	claims := map[string]corev1.PersistentVolumeClaim{}
 	for _, c := range list.Items {
-		claims[c.Namespace+"/"+c.Name] = c.Spec.VolumeName
-		if c.DeletionTimestamp == nil && c.Spec.VolumeName != "" {
-			uids[c.Spec.VolumeName+" "+c.Namespace+"/"+c.Name] = c.UID
-		}
+		claims[c.Namespace+"/"+c.Name] = c
 	}
 	report := f.lost(claims)
 	volumes, snapshots, err := report.choose(namespace, args, o.all)
@@ -70,7 +66,7 @@ func recoverLost(ctx context.Context, w *watcher, stderr io.Writer, namespace st
 	if o.all && !o.incomplete && len(report.Incomplete) > 0 {
 		return fmt.Errorf("nothing was recovered, because there may be newer data of the same claims: %s; wait, or repair that; or recover volumes by name, or all that is listed with --incomplete", strings.Join(report.Incomplete, "; "))
 	}
-	m := &maker{watcher: w, o: o, uids: uids, failures: w.table}
+	m := &maker{watcher: w, o: o, claims: claims, failures: w.table}
 	if !o.output.forPeople() {
 		m.failures = &table{out: stderr}
 	}
@@ -161,8 +157,8 @@ func (r *lostReport) choose(namespace string, args []string, all bool) (volumes 
 type maker struct {
 	*watcher
 	o recoverOptions
-	// uids of claims that exist and name a PersistentVolume, by "PERSISTENTVOLUME NAMESPACE/NAME".
-	uids map[string]types.UID
+	// claims that exist, by NAMESPACE/NAME.
+	claims map[string]corev1.PersistentVolumeClaim
 	// failures are written here, and counted.
 	failures *table
 	failed   int
@@ -268,7 +264,9 @@ func (m *maker) recover(ctx context.Context, v *lostVolume) {
 	}
 	pv := persistentVolumeOf(v.volume)
 	ref := pv.Spec.ClaimRef
-	ref.UID = m.uids[pv.Name+" "+ref.Namespace+"/"+ref.Name]
+	if claim := m.claims[ref.Namespace+"/"+ref.Name]; claim.DeletionTimestamp == nil && claim.Spec.VolumeName == pv.Name {
+		ref.UID = claim.UID
+	}
 	if !m.create(ctx, "PersistentVolume", pv.DeepCopy()) || !m.admits(ctx, pv) {
 		return
 	}
