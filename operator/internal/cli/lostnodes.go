@@ -20,8 +20,9 @@ func (f *fleet) incomplete(unlisted map[string]int32) []string {
 		n := &f.nodes[i]
 		why = append(why, unheard(n)...)
 		for _, p := range n.Status.Pools {
-			if !p.Ready && !n.Spec.Drops(p.Device) {
-				why = append(why, fmt.Sprintf("node %s, device %s: the pool is not ready (%s)", n.Name, p.Device, cmp.Or(p.Reason, "no reason given")))
+			// A pool that is no longer planned is not ready, but can be read.
+			if !p.Ready && p.Promised == nil && !n.Spec.Drops(p.Device) {
+				why = append(why, fmt.Sprintf("node %s, device %s: the pool cannot be read (%s)", n.Name, p.Device, cmp.Or(p.Reason, "no reason given")))
 			}
 		}
 		if more := unlisted[n.Name]; more > 0 {
