@@ -259,7 +259,7 @@ test-e2e: binaries $(LAB) $(HELM) $(if $(filter fast,$(TIER)),,$(PROMETHEUS)) ##
 	$(if $(filter fast all third,$(TIER)),,$(error TIER is $(TIER); write fast, all or third))
 	cd test/e2e && $(LAB) down
 	$(if $(NODES),cd test/e2e && $(LAB) up --nodes $(NODES) --weft)
-	cd test/e2e && $(GO) test ./suite -run TestEndToEnd -count=1 -timeout 120m -v -ginkgo.v $(TIER_$(TIER)) $(if $(FOCUS),-ginkgo.focus='$(FOCUS)')
+	cd test/e2e && $(GO) test ./suite -run TestEndToEnd -count=1 -timeout 6h -v -ginkgo.v $(TIER_$(TIER)) $(if $(FOCUS),-ginkgo.focus='$(FOCUS)')
 	cd test/e2e && $(LAB) down
 
 .PHONY: test-e2e-all
