@@ -299,6 +299,9 @@ func TestRecoverOfAllThatIsNotAll(t *testing.T) {
 			p := &n.Status.Pools[0]
 			p.Ready, p.Reason, p.Promised = false, "PoolFailed", nil
 		}},
+		"a drive of no target": {"node b, drive eui.left has a pool that is not open", func(n *v1alpha1.NvmfNode) {
+			n.Status.Inventory = &v1alpha1.Inventory{Drives: []v1alpha1.Drive{{ID: "eui.blank", Content: v1alpha1.ContentBlank}, {ID: "eui.left", Content: v1alpha1.ContentWeft}}}
+		}},
 		"not read": {"node b has 1 whose descriptions it did not read yet", func(n *v1alpha1.NvmfNode) {
 			n.Status.Orphans, n.Status.OrphanCount = []v1alpha1.Orphan{{UUID: "u", Kind: v1alpha1.OrphanReplica, Undescribed: v1alpha1.UndescribedNotRead + ": input/output error"}}, 1
 		}},
