@@ -94,7 +94,10 @@ func described(ctx context.Context, counts map[string]int) {
 		Eventually(ctx, func(g Gomega, ctx context.Context) {
 			var is v1alpha1.NvmfNode
 			g.Expect(cluster.Get(ctx, client.ObjectKey{Name: node}, &is)).To(Succeed())
-			g.Expect(is.Status.Orphans).To(And(HaveLen(n), HaveEach(HaveField("Description", Not(BeNil())))))
+			g.Expect(is.Status.Orphans).To(HaveLen(n))
+			for _, orphan := range is.Status.Orphans {
+				g.Expect(orphan.Description).NotTo(BeNil(), orphan.UUID)
+			}
 		}).WithTimeout(podTime).WithPolling(time.Second).Should(Succeed())
 	}
 }
