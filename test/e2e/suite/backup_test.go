@@ -4,6 +4,8 @@ package suite
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -75,9 +77,14 @@ func complete(ctx context.Context, namespace, name string) {
 	job := &batchv1.Job{}
 	Eventually(ctx, func(g Gomega, ctx context.Context) {
 		g.Expect(cluster.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, job)).To(Succeed())
-		if job.Status.Succeeded == 0 {
-			g.Expect(job.Status.Succeeded).To(BeEquivalentTo(1), "Job %s: %+v %s", name, job.Status, eventsOf(ctx, job))
+		if job.Status.Succeeded > 0 {
+			return
 		}
+		why := fmt.Sprintf("Job %s: %+v %s", name, job.Status, eventsOf(ctx, job))
+		if slices.ContainsFunc(job.Status.Conditions, func(c batchv1.JobCondition) bool { return c.Type == batchv1.JobFailed }) {
+			StopTrying(why).Now()
+		}
+		g.Expect(job.Status.Succeeded).To(BeEquivalentTo(1), why)
 	}).WithTimeout(2 * podTime).WithPolling(time.Second).Should(Succeed())
 }
 
