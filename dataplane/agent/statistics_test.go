@@ -146,10 +146,14 @@ func TestStatistics(t *testing.T) {
 		`s{pool="small"}`: 8192, `s{pool="large"}`: 1024,
 		`_gets_total{module="nvmf_TCP",pool="small"}`: 5, `_gets_total{module="nvmf_TCP",pool="large"}`: 6,
 	}))
+	clock.Step(time.Second)
+	counted := func() map[string]float64 { return samples(g, registry, "weft_agent_statistics_timestamp_seconds") }
+	g.Expect(counted()).To(Equal(map[string]float64{"{}": float64(now.Unix())}), "when it was asked, not when it was scraped")
 	g.Expect(target.looks).To(Equal(1), "several scrapes in a row are one look")
 
 	target.err = errors.New("no answer")
 	clock.Step(statisticsFresh)
+	g.Expect(counted()).To(BeEmpty(), "it counted nothing")
 	g.Expect(samples(g, registry, "weft_agent_replica_")).To(BeEmpty(), "old values would say that nothing is done")
 	g.Expect(samples(g, registry, "weft_agent_engine_errors_total")).To(Equal(map[string]float64{`{method="Statistics"}`: 1}))
 	g.Expect(target.looks).To(Equal(2), "nor is a target that does not answer asked again and again")
