@@ -234,7 +234,8 @@ func (a *asker) read(ctx context.Context, e endpoint) (*reading, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	transport := &http.Transport{
-		DialContext:       func(dialing context.Context, _, _ string) (net.Conn, error) { return a.dial(ctx, e.pod, e.port) },
+		// A transport's context is that of dialing; the connection ends with this one.
+		DialContext:       func(context.Context, string, string) (net.Conn, error) { return a.dial(ctx, e.pod, e.port) },
 		DisableKeepAlives: true,
 		// The server makes its certificate at its start and publishes it nowhere. What is known of the other side is what the
 		// API server and the kubelet guarantee: it is a process in the network of that pod's node. So it gets no secret but a

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -31,7 +32,7 @@ type forwarding struct {
 	tunnels bool
 	// over is what the last connection was made over.
 	over atomic.Value
-	open atomic.Int32
+	open sync.WaitGroup
 }
 
 func (f *forwarding) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -79,7 +80,7 @@ func (f *forwarding) forward(ctx context.Context, upgrade func(httpstream.NewStr
 		return
 	}
 	f.open.Add(1)
-	defer f.open.Add(-1)
+	defer f.open.Done()
 	defer func() { _ = conn.Close() }()
 	of := map[string]httpstream.Stream{}
 	for len(of) < 2 {
@@ -107,13 +108,12 @@ func (f *forwarding) forward(ctx context.Context, upgrade func(httpstream.NewStr
 // closed waits until the other side has no connection any more.
 func (f *forwarding) closed() {
 	f.t.Helper()
-	deadline := time.After(10 * time.Second)
-	for f.open.Load() > 0 {
-		select {
-		case <-deadline:
-			f.t.Fatal("a connection stays open")
-		case <-time.After(time.Millisecond):
-		}
+	none := make(chan struct{})
+	go func() { f.open.Wait(); close(none) }()
+	select {
+	case <-none:
+	case <-time.After(10 * time.Second):
+		f.t.Fatal("a connection stays open")
 	}
 }
 
