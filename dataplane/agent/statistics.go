@@ -52,8 +52,8 @@ type statistics struct {
 	// within makes the context of one look; nil unless the agent runs.
 	within func(time.Duration) (context.Context, context.CancelFunc)
 
-	// asking is held by who asks, and guards what follows: the last answer, whose it is, and since when. answered is the
-	// same time, or zero if the target did not answer.
+	// asking is held by who asks, and guards what follows: the last answer, whose it is, and since when. answered is
+	// the same time, or zero if the target did not answer.
 	asking       sync.Mutex
 	last         engine.Statistics
 	of           engine.Measured

@@ -91,8 +91,8 @@ func (c *cluster) viewer() *rest.Config {
 }
 
 // kubectl weft top reads metrics through the API server and the kubelets: on loopback addresses without a token, and on
-// ports of the nodes with one that the agent lets the API server review. The admin connects over a WebSocket, and who may
-// not do that over SPDY.
+// ports of the nodes with one that the agent lets the API server review. The admin connects over a WebSocket, and who
+// may not do that over SPDY.
 func TestTopThroughTheAPIServer(t *testing.T) {
 	c := newCluster(t)
 	c.metricsReader()

@@ -27,8 +27,8 @@ const (
 )
 
 const (
-	// shortestInterval between two samples, and the default: an agent asks its target at most that often, and answers with
-	// the same figures until then.
+	// shortestInterval between two samples, and the default: an agent asks its target at most that often, and answers
+	// with the same figures until then.
 	shortestInterval = 5 * time.Second
 	// lookAgain at the objects of the cluster so often. They change less than figures, and can be many.
 	lookAgain = 30 * time.Second

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -214,8 +215,8 @@ func newer(pod, than *corev1.Pod) bool {
 
 // renewToken of readerAccount, if it does not last until everything was asked.
 //
-// It is never the person's own token, or one that may do more: a port of a node's network is answered by whoever listens
-// there, and the certificate that agents make at their start cannot be checked.
+// It is never the person's own token, or one that may do more: a port of a node's network is answered by whoever
+// listens there, and the certificate that agents make at their start cannot be checked.
 func (a *asker) renewToken(ctx context.Context) error {
 	if a.now().Before(a.until) {
 		return nil
@@ -237,9 +238,9 @@ func (a *asker) read(ctx context.Context, e endpoint) (*reading, error) {
 		// A transport's context is that of dialing; the connection ends with this one.
 		DialContext:       func(context.Context, string, string) (net.Conn, error) { return a.dial(ctx, e.pod, e.port) },
 		DisableKeepAlives: true,
-		// The server makes its certificate at its start and publishes it nowhere. What is known of the other side is what the
-		// API server and the kubelet guarantee: it is a process in the network of that pod's node. So it gets no secret but a
-		// token that reads metrics.
+		// The server makes its certificate at its start and publishes it nowhere. What is known of the other side is
+		// what the API server and the kubelet guarantee: it is a process in the network of that pod's node. So it gets
+		// no secret but a token that reads metrics.
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}, //nolint:gosec // see above
 	}
 	defer transport.CloseIdleConnections()
@@ -277,12 +278,12 @@ func (a *asker) read(ctx context.Context, e endpoint) (*reading, error) {
 
 // plainly says what failed, without the URL, which means nothing outside of the pod.
 func plainly(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("no answer within %s", askTimeout)
 	}
-	var wrapped interface{ Unwrap() error }
-	if errors.As(err, &wrapped) && strings.HasPrefix(err.Error(), "Get ") {
-		return wrapped.Unwrap()
+	var of *url.Error
+	if errors.As(err, &of) {
+		return of.Err
 	}
 	return err
 }

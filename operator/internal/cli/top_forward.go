@@ -24,8 +24,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// A podDialer connects to a port of a pod, as the pod itself would connect to localhost. The connection ends with ctx at
-// the latest. It is safe for concurrent use.
+// A podDialer connects to a port of a pod, as the pod itself would connect to localhost. The connection ends with ctx
+// at the latest. It is safe for concurrent use.
 type podDialer func(ctx context.Context, pod client.ObjectKey, port int) (net.Conn, error)
 
 // forwarder connects through the API server's port-forward, over a WebSocket, or over SPDY where something on the way

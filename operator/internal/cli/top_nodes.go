@@ -14,8 +14,8 @@ import (
 	"github.com/weft-storage/weft/internal/text"
 )
 
-// A Load is what a node's target does, or all nodes of a target together. What is absent is not known, or is not counted
-// by the engine.
+// A Load is what a node's target does, or all nodes of a target together. What is absent is not known, or is not
+// counted by the engine.
 type Load struct {
 	// Traffic of the devices that pools are on, with what the engine does for itself, such as metadata and copies.
 	Traffic *Traffic `json:"traffic,omitempty"`
@@ -44,7 +44,8 @@ type TopNode struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// A TopTarget is one NvmfTarget; kubectl weft top targets -o json prints it. Its load is that of the nodes that answered.
+// A TopTarget is one NvmfTarget; kubectl weft top targets -o json prints it. Its load is that of the nodes that
+// answered.
 type TopTarget struct {
 	Target string `json:"target"`
 	Engine string `json:"engine"`

@@ -104,9 +104,9 @@ func (s span) seconds() float64 {
 	return counted
 }
 
-// growth of counters, by group and the value of the label op. A group is missing if its growth is not known: because one
-// of its counters went back, as it does when what counts starts again, because one is gone, or because none was there
-// before. A counter that is new counts from the next reading on.
+// growth of counters, by group and the value of the label op. A group is missing if its growth is not known: because
+// one of its counters went back, as it does when what counts starts again, because one is gone, or because none was
+// there before. A counter that is new counts from the next reading on.
 func (s span) growth(metric string, g group) map[string]map[string]float64 {
 	type counter struct {
 		group string

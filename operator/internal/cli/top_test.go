@@ -451,6 +451,21 @@ func TestTopAsksWhoKnows(t *testing.T) {
 	}
 }
 
+// What only the target counts is unknown while an agent does not answer, and the mirror's count is no substitute.
+func TestTopOfVolumesWithoutAnAgent(t *testing.T) {
+	r, plugins := manyVolumes(t)
+	plugins["worker"].gauge("weft_mirror_read_errors_total", 7, prometheus.Labels{"volume": "v-data"})
+	r.served["weft-agent-b"].port = 1
+	out, err := r.top("volumes", "data", "--node=worker", "-o", "wide")
+	if code := exitCode(err); code != CodeUnknown {
+		t.Errorf("exit code %d", code)
+	}
+	row := strings.Join(strings.Fields(strings.Split(out, "\n")[1]), " ")
+	if want := "databases/data worker 10.0 0 0.04 0 1.00 ms - unknown unknown unknown the agent of node b did not answer unknown unknown 0 fast v-data"; row != want {
+		t.Errorf("got  %s\nwant %s", row, want)
+	}
+}
+
 // A namespace without attached volumes says so.
 func TestTopOfNoVolumes(t *testing.T) {
 	r, _ := manyVolumes(t)

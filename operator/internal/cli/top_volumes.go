@@ -33,10 +33,12 @@ type TopVolume struct {
 	InFlight  *int64 `json:"inFlight,omitempty"`
 	PathsLive *int64 `json:"pathsLive,omitempty"`
 	Paths     *int64 `json:"paths,omitempty"`
-	// Errors are I/Os that an SPDK target failed, or else reads that the mirror corrected from another replica. It is absent
-	// if neither is counted.
+	// Errors are I/Os that an SPDK target failed, or else reads that the mirror corrected from another replica. It is
+	// absent if neither is counted.
 	Errors  *Count `json:"errors,omitempty"`
 	Problem string `json:"problem,omitempty"`
+	// targetUnknown: an agent did not answer.
+	targetUnknown bool
 }
 
 // volumeChoice says which volumes are shown.
@@ -183,6 +185,7 @@ func (r *TopVolume) atTargets(v *v1alpha1.NvmfVolume, of func(component, node st
 	for _, m := range v.Spec.Members {
 		is := of(componentAgent, m.Node)
 		if is == nil {
+			r.targetUnknown, r.Problem = true, "the agent of node "+m.Node+" did not answer"
 			return
 		}
 		if f := is.flows[m.Name]; f != nil {
@@ -212,7 +215,7 @@ func (r *TopVolume) onNode(is *figuresOfVolumes) {
 	}
 	r.InFlight, r.Paths, r.PathsLive = whole(is.inFlight), whole(is.paths), whole(is.live)
 	r.Traffic = is.flows[r.Volume].traffic()
-	if n, counted := is.errors[r.Volume]; counted && r.Errors == nil {
+	if n, counted := is.errors[r.Volume]; counted && r.Errors == nil && !r.targetUnknown {
 		r.Errors = &n
 	}
 	_, counted := is.counted[r.Volume]
@@ -228,8 +231,8 @@ func (r *TopVolume) onNode(is *figuresOfVolumes) {
 	}
 }
 
-// unknown is a volume that is attached and whose I/O is not known.
-func (r *TopVolume) unknown() bool { return r.Node != "" && r.Traffic == nil }
+// unknown is a volume that is attached and whose I/O is not known on its node or at its target.
+func (r *TopVolume) unknown() bool { return r.Node != "" && (r.Traffic == nil || r.targetUnknown) }
 
 func (r *TopVolume) compare(other *TopVolume) int {
 	return cmp.Or(cmp.Compare(r.Claim, other.Claim), cmp.Compare(r.Volume, other.Volume), cmp.Compare(r.Node, other.Node))
@@ -250,14 +253,16 @@ func (r TopVolume) row(wide bool) []string {
 	if r.Node == "" {
 		notKnown = "-"
 	}
-	errors := "-"
+	errors, atTarget := "-", []string{"-", "-"}
+	if r.targetUnknown {
+		errors, atTarget = notKnown, []string{notKnown, notKnown}
+	}
 	if r.Errors != nil {
 		errors = r.Errors.String()
 	}
 	row := append([]string{r.Claim, orDash(r.Node)}, r.Traffic.columns(notKnown)...)
 	row = append(row, whole(r.InFlight, notKnown), ofAll(r.PathsLive, r.Paths, notKnown), errors, orDash(r.Problem))
 	if wide {
-		atTarget := []string{"-", "-"}
 		if r.AtTarget != nil {
 			atTarget = []string{latency(r.AtTarget.ReadLatencySeconds), latency(r.AtTarget.WriteLatencySeconds)}
 		}
