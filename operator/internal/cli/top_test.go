@@ -587,7 +587,7 @@ func TestEndpoints(t *testing.T) {
 		if e, err := endpointOf(pod); err != nil || e.port != want || e.secure {
 			t.Errorf("%s: %+v, %v", component, e, err)
 		}
-		pod.Spec.Containers[0].Args = append(args, "--metrics-bind-address=:9809")
+		pod.Spec.Containers[0].Args = slices.Concat(args, []string{"--metrics-bind-address=:9809"})
 		if e, err := endpointOf(pod); err != nil || e.port != nodePort || !e.secure {
 			t.Errorf("%s: %+v, %v", component, e, err)
 		}
