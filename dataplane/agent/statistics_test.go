@@ -182,7 +182,7 @@ func TestStatistics(t *testing.T) {
 }
 
 // served as kubectl weft top reads it in its tests.
-func served(t *testing.T, file string) prometheus.Gatherer {
+func served(file string) prometheus.Gatherer {
 	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
 		text, err := os.ReadFile("../../operator/internal/cli/testdata/top/" + file)
 		if err != nil {
@@ -238,7 +238,7 @@ func TestScrapesForTheCommandLine(t *testing.T) {
 		target.stats = engine.Statistics{Pools: map[string]engine.IO{"a": counts.pool}, Volumes: map[engine.ID]engine.IO{id(1): counts.replica}, Cores: counts.cores}
 		metrics.setTarget(target, s)
 		file := fmt.Sprintf("agent-%d.prom", i+1)
-		g.Expect(samples(g, registry, "weft_")).To(Equal(samples(g, served(t, file), "weft_")), file)
+		g.Expect(samples(g, registry, "weft_")).To(Equal(samples(g, served(file), "weft_")), file)
 		clock.Step(10 * time.Second)
 	}
 }

@@ -101,12 +101,11 @@ func TestTopThroughTheAPIServer(t *testing.T) {
 	api := httptest.NewTLSServer(mux)
 	defer api.Close()
 	var withToken atomic.Bool
-	loopback := httptest.NewServer(http.HandlerFunc(func(next http.Handler) http.HandlerFunc {
-		return func(w http.ResponseWriter, r *http.Request) {
-			withToken.Store(withToken.Load() || r.Header.Get("Authorization") != "")
-			next.ServeHTTP(w, r)
-		}
-	}(metered())))
+	agent := metered()
+	loopback := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		withToken.Store(withToken.Load() || r.Header.Get("Authorization") != "")
+		agent.ServeHTTP(w, r)
+	}))
 	defer loopback.Close()
 	reviews, err := rest.HTTPClientFor(adminConfig)
 	c.Expect(err).NotTo(HaveOccurred())
