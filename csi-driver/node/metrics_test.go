@@ -124,7 +124,8 @@ func TestMetricsOfAVolume(t *testing.T) {
 	g.Expect(log.String()).To(BeEmpty())
 }
 
-// The tests of kubectl weft top have two scrapes of a node plugin, 10 seconds apart. They are what a node plugin serves.
+// The tests of kubectl weft top have two scrapes of a node plugin, 10 seconds apart. They are what a node plugin
+// serves.
 func TestScrapesForTheCommandLine(t *testing.T) {
 	g, s := NewWithT(t), setUp(t)
 	s.named()
