@@ -89,6 +89,10 @@ func TestMain(m *testing.M) {
 	}
 }
 
+// writersReady is the first byte that a process says, once all its writers have the device open: one that is taken away
+// any sooner would be missing, and its writers not be killed.
+const writersReady = 'R'
+
 // startWriting in a process of its own, with all writers, from a seed.
 func (w *workload) startWriting(path string, seed uint64) error {
 	w.mu.Lock()
@@ -110,6 +114,7 @@ func (w *workload) startWriting(path string, seed uint64) error {
 		return err
 	}
 	w.stop = stop
+	_, ready := io.ReadFull(written, make([]byte, 1))
 	go func() {
 		err := w.follow(written)
 		if failed := w.process.Wait(); failed != nil {
@@ -117,6 +122,9 @@ func (w *workload) startWriting(path string, seed uint64) error {
 		}
 		w.wrote <- err
 	}()
+	if ready != nil {
+		return errors.Join(ready, w.writingEnded())
+	}
 	return nil
 }
 
@@ -184,6 +192,9 @@ func writeUntilStopped(device string, seed, next uint64) error {
 			return err
 		}
 		writers = append(writers, w)
+	}
+	if _, err := os.Stdout.Write([]byte{writersReady}); err != nil {
+		return err
 	}
 	for {
 		var group errgroup.Group
