@@ -20,7 +20,6 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/node/internal/doing"
-	"github.com/weft-storage/weft/csi-driver/node/internal/modules"
 )
 
 // LUKS is the Type of a Request for an encrypted volume: what is looked for, and made, at the start of its data.
@@ -336,7 +335,7 @@ func (h *Host) RemoveLUKSKey(ctx context.Context, device string, key []byte) err
 }
 
 // ErrNoCryptsetup says that cryptsetup is not in the image.
-var ErrNoCryptsetup = fmt.Errorf("program cryptsetup %w", modules.ErrNoProgram)
+var ErrNoCryptsetup = fmt.Errorf("program cryptsetup %w", doing.ErrNoProgram)
 
 // LookForCryptsetup fails with ErrNoCryptsetup when there is none.
 func (h *Host) LookForCryptsetup() error {

@@ -18,7 +18,6 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/node/internal/doing"
-	"github.com/weft-storage/weft/csi-driver/node/internal/modules"
 )
 
 // Spec of a device.
@@ -60,10 +59,10 @@ func (h *Host) cipherOf(d Device) (*Cipher, error) {
 	return t.Cipher, err
 }
 
-// Load device mapper, unless it is there. It fails with modules.ErrMissing; any other error says that it is not known.
+// Load device mapper, unless it is there. It fails with doing.ErrNoModule; any other error says that it is not known.
 // It is idempotent.
 func (h *Host) Load(ctx context.Context) error {
-	return modules.Load(ctx, h.LoadModule, h.there, "dm_mod")
+	return doing.LoadModules(ctx, h.LoadModule, h.there, "dm_mod")
 }
 
 // there tells whether the kernel has device mapper. The device by which it is controlled may be there without it
@@ -85,7 +84,7 @@ func (h *Host) LoadCrypt(ctx context.Context) error {
 	if err := h.Load(ctx); err != nil {
 		return err
 	}
-	return modules.Load(ctx, h.LoadModule, func() (bool, error) {
+	return doing.LoadModules(ctx, h.LoadModule, func() (bool, error) {
 		types, err := h.Control.Types()
 		return slices.Contains(types, typeCrypt), err
 	}, "dm_crypt")

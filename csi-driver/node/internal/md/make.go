@@ -20,7 +20,6 @@ import (
 	"k8s.io/utils/exec"
 
 	"github.com/weft-storage/weft/csi-driver/node/internal/doing"
-	"github.com/weft-storage/weft/csi-driver/node/internal/modules"
 )
 
 // Numbers of our arrays. mdadm chooses from 127 downward, and takes none above 1024; people name low ones.
@@ -30,15 +29,15 @@ const (
 )
 
 // ErrNoProgram says that mdadm is not in the image.
-var ErrNoProgram = fmt.Errorf("program mdadm %w", modules.ErrNoProgram)
+var ErrNoProgram = fmt.Errorf("program mdadm %w", doing.ErrNoProgram)
 
-// Load what mirrors need, unless it is there. It fails with ErrNoProgram, or with modules.ErrMissing; any other error
+// Load what mirrors need, unless it is there. It fails with ErrNoProgram, or with doing.ErrNoModule; any other error
 // says that it is not known. It is idempotent.
 func (h *Host) Load(ctx context.Context) error {
 	if _, err := h.Exec.LookPath("mdadm"); err != nil {
 		return fmt.Errorf("%w: %w", ErrNoProgram, err)
 	}
-	return modules.Load(ctx, h.LoadModule, h.mirrors, "md_mod", "raid1")
+	return doing.LoadModules(ctx, h.LoadModule, h.mirrors, "md_mod", "raid1")
 }
 
 // mirrors tells whether the kernel has mirrors among its kinds of arrays (md_seq_show).
