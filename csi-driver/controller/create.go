@@ -42,6 +42,8 @@ func (s *Service) createVolume(ctx context.Context, req *csi.CreateVolumeRequest
 		return nil, err
 	}
 	defer unlock()
+	about := want.object()
+	traceClaim(ctx, &about)
 	vol, err := s.ensureVolume(ctx, want)
 	if err != nil {
 		return nil, err

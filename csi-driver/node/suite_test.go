@@ -86,16 +86,16 @@ func setUp(t testing.TB) *suite {
 	s.objects = nodetest.Objects{vol: &s.context}
 	service.Volumes = s.objects
 	s.serve(size)
-	s.NodeClient = csi.NewNodeClient(s.dial())
+	s.NodeClient = csi.NewNodeClient(s.dial(context.Background()))
 	return s
 }
 
-// dial serves the node service on a socket and connects to it.
-func (s *suite) dial() *grpc.ClientConn {
+// dial serves the node service on a socket, in a context, and connects to it.
+func (s *suite) dial(ctx context.Context) *grpc.ClientConn {
 	s.Helper()
 	dir, err := os.MkdirTemp("", "weft") // a socket's path has at most 107 bytes
 	must(s, err)
-	ctx, stop := context.WithCancel(context.Background())
+	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	listener, err := server.Listen(ctx, "unix://"+dir+"/csi.sock")
 	must(s, err)
 	done := make(chan error, 1)

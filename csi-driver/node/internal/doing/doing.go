@@ -7,8 +7,11 @@ package doing
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
+
+	"github.com/weft-storage/weft/internal/tracing"
 )
 
 // Limit is how long a step may take before it is reported. It is as long as the kernel itself gives a task before it
@@ -60,12 +63,26 @@ type key struct{}
 // Context for what belongs to the task.
 func (t *Task) Context(ctx context.Context) context.Context { return context.WithValue(ctx, key{}, t) }
 
-// Begin a step of the context's task, until end is called. Without a task it does nothing.
+// Begin a step of the context's task, until end is called. Without a task, only a trace has it.
 func Begin(ctx context.Context, what string) (end func()) {
+	_, span := tracing.Start(ctx, nameOf(what), tracing.StepKey.String(what))
 	t, ok := ctx.Value(key{}).(*Task)
 	if !ok {
-		return func() {}
+		return func() { span.End() }
 	}
 	t.set(&Step{What: what, Since: t.Now()})
-	return func() { t.set(nil) }
+	return func() {
+		t.set(nil)
+		span.End()
+	}
+}
+
+// nameOf a step in traces: its verb, and the program if one runs, so that steps of one kind have one name.
+func nameOf(what string) string {
+	verb, rest, _ := strings.Cut(what, " ")
+	if verb == "running" {
+		program, _, _ := strings.Cut(rest, " ")
+		return verb + " " + program
+	}
+	return verb
 }

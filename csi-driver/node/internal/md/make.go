@@ -20,6 +20,7 @@ import (
 	"k8s.io/utils/exec"
 
 	"github.com/weft-storage/weft/csi-driver/node/internal/doing"
+	"github.com/weft-storage/weft/internal/tracing"
 )
 
 // Numbers of our arrays. mdadm chooses from 127 downward, and takes none above 1024; people name low ones.
@@ -58,7 +59,9 @@ const configuration = "CREATE bbl=no\n"
 const noConfiguration = "none"
 
 // Create implements Mirrors.
-func (h *Host) Create(ctx context.Context, s Spec) (Array, error) {
+func (h *Host) Create(ctx context.Context, s Spec) (_ Array, err error) {
+	ctx, span := tracing.Start(ctx, "create mirror")
+	defer func() { tracing.End(span, err) }()
 	if err := h.check(s); err != nil {
 		return Array{}, err
 	}
@@ -219,7 +222,9 @@ func (s Superblock) usable(volume string) error {
 }
 
 // Assemble implements Mirrors.
-func (h *Host) Assemble(ctx context.Context, volume string, members []Slice) (Array, error) {
+func (h *Host) Assemble(ctx context.Context, volume string, members []Slice) (_ Array, err error) {
+	ctx, span := tracing.Start(ctx, "assemble mirror")
+	defer func() { tracing.End(span, err) }()
 	if len(members) == 0 {
 		return Array{}, fmt.Errorf("a mirror needs a member: %w", ErrState)
 	}
