@@ -30,7 +30,7 @@ import (
 
 // newSPDK is storage of one node with the real engine for SPDK, on a target that stands in for it, and an agent that
 // runs in a context.
-func newSPDK(t *testing.T, ctx context.Context) storage { //nolint:revive // as in other helpers, the test comes first
+func newSPDK(ctx context.Context, t *testing.T) storage {
 	t.Helper()
 	st := storage{target: own(t, "target"), nodes: []string{own(t, "node-0")}}
 	dir, err := os.MkdirTemp("", "weft") // a socket's path has at most 107 bytes
@@ -70,7 +70,7 @@ func newSPDK(t *testing.T, ctx context.Context) storage { //nolint:revive // as 
 }
 
 // dial serves the service on a socket, in a context, as its program does.
-func dial(t *testing.T, s *Service, ctx context.Context) csi.ControllerClient { //nolint:revive // as in other helpers, the test comes first
+func dial(ctx context.Context, t *testing.T, s *Service) csi.ControllerClient {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "weft") // a socket's path has at most 107 bytes
 	if err != nil {
@@ -117,9 +117,9 @@ func has(want ...attribute.KeyValue) func(tracetest.SpanStub) bool {
 func TestAVolumeIsTracedFromTheCallToTheEngine(t *testing.T) {
 	g := NewWithT(t)
 	ctx, spans := nodetest.NewSpans(t.Context())
-	st := newSPDK(t, ctx)
+	st := newSPDK(ctx, t)
 	s, _ := newService(t)
-	client := dial(t, s, ctx)
+	client := dial(ctx, t, s)
 	id, host := own(t, "vol"), newHost(t, "host")
 	identity := plugin(t, host)
 	claim := tracing.ClaimKey.String("shop/data")
@@ -141,6 +141,7 @@ func TestAVolumeIsTracedFromTheCallToTheEngine(t *testing.T) {
 		})
 		g.Expect(err).NotTo(HaveOccurred())
 		names := nodetest.Names(nodetest.Below(spans.Ended(), call))
+		t.Logf("%s: %d spans: %q", method, 1+len(names), names)
 		for _, name := range append(words, "wait for NvmfReplica", "reconcile node", "reconcile replica", "gather", "publish") {
 			g.Expect(names).To(ContainElement(name), method)
 		}
@@ -181,7 +182,7 @@ func TestFailedCallsAreTraced(t *testing.T) {
 	ctx, spans := nodetest.NewSpans(t.Context())
 	s, _ := newService(t)
 	id := own(t, "vol")
-	_, err := dial(t, s, ctx).CreateVolume(within(t, enough), createRequest(storage{target: "nowhere"}, id, gi))
+	_, err := dial(ctx, t, s).CreateVolume(within(t, enough), createRequest(storage{target: "nowhere"}, id, gi))
 	g.Expect(err).To(HaveOccurred())
 	_, err = spans.Await(within(t, enough), "CreateVolume", has(tracing.VolumeKey.String(id), attribute.String("rpc.response.status_code", "INVALID_ARGUMENT")))
 	g.Expect(err).NotTo(HaveOccurred())
@@ -197,12 +198,12 @@ func TestObjectsHaveNoTraceWhileItIsOff(t *testing.T) {
 		return []string{volume(t, id).Annotations[v1alpha1.TraceParentKey], replica(t, id).Annotations[v1alpha1.TraceParentKey]}
 	}
 	off, on := own(t, "off"), own(t, "on")
-	_, err := dial(t, s, t.Context()).CreateVolume(sidecar(t, "c0000000000000000000000000000001"), createRequest(st, off, gi))
+	_, err := dial(t.Context(), t, s).CreateVolume(sidecar(t, "c0000000000000000000000000000001"), createRequest(st, off, gi))
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(left(off)).To(Equal([]string{"", ""}))
 	g.Expect(spans.Ended()).To(BeEmpty())
 
-	_, err = dial(t, s, ctx).CreateVolume(sidecar(t, "c0000000000000000000000000000002"), createRequest(st, on, gi))
+	_, err = dial(ctx, t, s).CreateVolume(sidecar(t, "c0000000000000000000000000000002"), createRequest(st, on, gi))
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(left(on)).To(HaveEach(HavePrefix("00-c0000000000000000000000000000002-")))
 	_, err = s.ControllerExpandVolume(within(t, enough), &csi.ControllerExpandVolumeRequest{VolumeId: on, CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * gi}})

@@ -137,8 +137,8 @@ func (n *round) subjectOf(key string) *subject {
 }
 
 // begin the round's span, unless it has begun or there is no tracing, and give the context with it. It goes on with the
-// trace of the call that has asked for what is done. When several have, it is a trace of its own, linked to theirs. keys
-// are of the operations that are begun.
+// trace of the call that has asked for what is done. When several have, it is a trace of its own, linked to theirs.
+// keys are of the operations that are begun.
 func (n *round) begin(ctx context.Context, keys []string) context.Context {
 	if n.provider == nil || n.span != nil {
 		return n.in(ctx)

@@ -39,9 +39,9 @@ var samplers = map[string]bool{
 
 // Setup starts to send spans by OTLP over gRPC, as the standard environment variables say (OTEL_EXPORTER_OTLP_ENDPOINT,
 // OTEL_TRACES_SAMPLER and so on), for a service such as weft-agent, and gives a context with the Provider. Without an
-// endpoint, with OTEL_TRACES_EXPORTER=none or with OTEL_SDK_DISABLED=true it does nothing, and the context is as it was.
-// It fails when a variable has a value that cannot be used. It does not wait for the collector: spans that cannot be
-// sent are dropped, which is logged at most once a minute. Call stop before the process ends; it takes 5 s at most.
+// endpoint, with OTEL_TRACES_EXPORTER=none or with OTEL_SDK_DISABLED=true it does nothing, and the context is as it
+// was. It fails when a variable has a value that cannot be used. It does not wait for the collector: spans that cannot
+// be sent are dropped, which is logged at most once a minute. Call stop before the process ends; it takes 5 s at most.
 func Setup(ctx context.Context, service, version string) (traced context.Context, stop func(), err error) {
 	on, err := configured()
 	if err != nil || !on {

@@ -62,8 +62,8 @@ func Provider(ctx context.Context) trace.TracerProvider {
 	return provider
 }
 
-// Start a span below the context's, and give the context for what belongs to it. End the span. When the context's is not
-// recorded, neither is the span.
+// Start a span below the context's, and give the context for what belongs to it. End the span. When the context's is
+// not recorded, neither is the span.
 func Start(ctx context.Context, name string, attributes ...attribute.KeyValue) (context.Context, trace.Span) {
 	parent := trace.SpanFromContext(ctx)
 	if !parent.IsRecording() {

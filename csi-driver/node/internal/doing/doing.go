@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package doing has how a call asks this machine's kernel for something: what it is doing there, and the modules that it
-// needs. Neither a deadline nor a signal ends a system call on a device that does not answer, so whoever waits for the
-// call is told what hangs, and since when.
+// Package doing has how a call asks this machine's kernel for something: what it is doing there, and the modules that
+// it needs. Neither a deadline nor a signal ends a system call on a device that does not answer, so whoever waits for
+// the call is told what hangs, and since when.
 package doing
 
 import (
