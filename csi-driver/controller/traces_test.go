@@ -14,6 +14,7 @@ import (
 	. "github.com/onsi/gomega"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
@@ -28,16 +29,16 @@ import (
 	"github.com/weft-storage/weft/test/agenttest"
 )
 
-// newSPDK is storage of one node with the real engine for SPDK, on a target that stands in for it, and an agent that
-// runs in a context.
-func newSPDK(ctx context.Context, t *testing.T) storage {
+// newSPDK is storage of one node with the real engine for SPDK, on a target that stands in for it, and an agent that is
+// traced.
+func newSPDK(t *testing.T, traces trace.TracerProvider) storage {
 	t.Helper()
 	st := storage{target: own(t, "target"), nodes: []string{own(t, "node-0")}}
 	dir, err := os.MkdirTemp("", "weft") // a socket's path has at most 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
-	node, err := agenttest.New(context.WithoutCancel(ctx), st.nodes[0], dir, 4*gi, false)
+	node, err := agenttest.New(context.WithoutCancel(t.Context()), st.nodes[0], dir, 4*gi, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +51,7 @@ func newSPDK(ctx context.Context, t *testing.T) storage {
 		},
 	})
 	create(t, &v1alpha1.NvmfNode{ObjectMeta: metav1.ObjectMeta{Name: st.nodes[0]}, Spec: v1alpha1.NvmfNodeSpec{Target: st.target, Plan: node.Plan()}})
-	ctx, stop := context.WithCancel(ctx)
+	ctx, stop := context.WithCancel(tracing.NewContext(t.Context(), traces))
 	ended := make(chan error, 1)
 	go func() { ended <- node.RunAgent(ctx, restConfig, func(do func() error) error { return do() }) }()
 	t.Cleanup(func() {
@@ -117,7 +118,7 @@ func has(want ...attribute.KeyValue) func(tracetest.SpanStub) bool {
 func TestAVolumeIsTracedFromTheCallToTheEngine(t *testing.T) {
 	g := NewWithT(t)
 	ctx, spans := nodetest.NewSpans(t.Context())
-	st := newSPDK(ctx, t)
+	st := newSPDK(t, tracing.Provider(ctx))
 	s, _ := newService(t)
 	client := dial(ctx, t, s)
 	id, host := own(t, "vol"), newHost(t, "host")

@@ -25,7 +25,7 @@ import (
 func (s *suite) traced() *nodetest.Spans {
 	s.Helper()
 	ctx, spans := nodetest.NewSpans(s.Context())
-	s.NodeClient = csi.NewNodeClient(s.dial(ctx))
+	s.NodeClient = csi.NewNodeClient(s.dial(tracing.Provider(ctx)))
 	return spans
 }
 

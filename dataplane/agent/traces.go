@@ -213,7 +213,7 @@ func (n *round) end(ctx context.Context, d decide.Decision) {
 	}
 	others := 0
 	for _, sub := range n.byID {
-		if !(sub.unseen && sub.cause.IsValid()) && len(sub.done) == 0 {
+		if (!sub.unseen || !sub.cause.IsValid()) && len(sub.done) == 0 {
 			continue
 		}
 		if !sub.cause.IsValid() {

@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"math"
 	"net/url"
 	"os"
 	"slices"
@@ -129,7 +130,7 @@ func checkSampler() error {
 	if !takesRatio || arg == "" {
 		return nil
 	}
-	if ratio, err := strconv.ParseFloat(arg, 64); err != nil || !(ratio >= 0 && ratio <= 1) {
+	if ratio, err := strconv.ParseFloat(arg, 64); err != nil || math.IsNaN(ratio) || ratio < 0 || ratio > 1 {
 		return fmt.Errorf("OTEL_TRACES_SAMPLER_ARG is %q; must be a number from 0 to 1", arg)
 	}
 	return nil

@@ -57,16 +57,14 @@ func command() *cobra.Command {
 	return cmd
 }
 
-// traced runs one of the services with a context in which it is traced as the environment says, until it ends.
-func traced(service string, run func(context.Context) error) func(*cobra.Command, []string) error {
-	return func(cmd *cobra.Command, _ []string) error {
-		ctx, stop, err := tracing.Setup(cmd.Context(), service, version)
-		if err != nil {
-			return err
-		}
-		defer stop()
-		return run(ctx)
+// traced runs a service in a context in which it is traced as the environment says, until it ends.
+func traced(ctx context.Context, service string, run func(context.Context) error) error {
+	ctx, stop, err := tracing.Setup(ctx, service, version)
+	if err != nil {
+		return err
 	}
+	defer stop()
+	return run(ctx)
 }
 
 // apiServer finds the API server. controller-runtime logs only after it: it would log a failure that is returned too.
