@@ -56,15 +56,15 @@ export WEFT_SPDK_TARGET ?=
 demo: binaries $(LAB) $(HELM) ## Build, start the lab, install the chart, apply the samples, show the data on the other node's drive
 	cd test/e2e && $(LAB) demo
 
-# Both tell at their end how long each part took, and which tests were slowest. What + joins runs at the same time: the
-# machine of the kernel tests leaves a core idle.
+# Both print at their end how long each part took, and which tests were slowest. What + joins runs at the same time: a
+# machine of the kernel tests uses less than one core.
 .PHONY: test
 test: $(LAB) ## Run lint, unit and API-server tests, kernel tests in a virtual machine, and end-to-end tests in the lab
-	+$(LAB) parts lint test-unit+test-lab test-e2e
+	+$(LAB) parts lint test-unit+test-lab-targets+test-lab-hosts test-e2e
 
 .PHONY: test-all
 test-all: $(LAB) ## Run everything: what test runs, the whole end-to-end suite, others' tests of a storage driver, random sequences
-	+$(LAB) parts --keep-going lint test-unit+test-lab test-mirrors-lab test-release test-e2e-all test-e2e-third e2e-storage-all test-chaos
+	+$(LAB) parts --keep-going lint test-unit+test-lab-targets+test-lab-hosts test-mirrors-lab test-release test-e2e-all test-e2e-third e2e-storage-all test-chaos
 
 ##@ Build
 
@@ -178,13 +178,13 @@ test-mirrors: ## Run SEQUENCES random histories of a mirror, its holders, its re
 	WEFT_SEQUENCES=$(SEQUENCES) WEFT_SEED=$(or $(SEED),$$(date +%s)) \
 		$(GO) test $(TESTFLAGS) ./csi-driver/node/internal/keeper -run 'TestHistories$$' -count=1 -v -timeout 60m
 
-# Tests of what only a kernel can say: its NVMe-oF target (the engine's
-# conformance suite) and its initiator (the node plugin). They run as root in a
-# virtual machine of their own.
-MACHINE = cd test/e2e && WEFT_LAB_DIR=$(CURDIR)/.lab-machine $(LAB)
+# Tests of what only a kernel can say: its NVMe-oF target (the engine's conformance suite) and its initiator (the node
+# plugin). They run as root in virtual machines of their own, one for each of the two.
+MACHINE_DIR = .lab-machine
+MACHINE = cd test/e2e && WEFT_LAB_DIR=$(CURDIR)/$(MACHINE_DIR) $(LAB)
 # in-machine PACKAGE: run a package's tests with build tag lab in the machine, but for measurements
 define in-machine
-	$(GO) test -c -tags lab -o .lab-machine/share/$(notdir $(1)).test $(1)
+	$(GO) test -c -tags lab -o $(MACHINE_DIR)/share/$(notdir $(1)).test $(1)
 	$(MACHINE) exec node1 -- /host-share/$(notdir $(1)).test -test.v -test.timeout 25m -test.skip '^TestMeasure'
 endef
 
@@ -196,14 +196,15 @@ spdk-to-machine = $(MACHINE) exec node1 -- cp -r /host-share/spdk /var/tmp/
 on-spdk = $(MACHINE) exec node1 -- env WEFT_SPDK_TARGET=/var/tmp/spdk/nvmf_tgt
 drives-in-machine = $(on-spdk) /host-share/launch.test -test.v -test.timeout 15m -test.run '^(TestServesDrives|TestSwappedDeadAndAddedDrives)$$'
 define spdk-in-machine
-	rm -rf .lab-machine/share/spdk
-	$(MACHINE) pack-target $(abspath $(WEFT_SPDK_TARGET)) $(CURDIR)/.lab-machine/share/spdk
-	$(GO) test -c -tags lab -o .lab-machine/share/spdk.test ./dataplane/engine/spdk
+	rm -rf $(MACHINE_DIR)/share/spdk
+	$(MACHINE) pack-target $(abspath $(WEFT_SPDK_TARGET)) $(CURDIR)/$(MACHINE_DIR)/share/spdk
+	$(GO) test -c -tags lab -o $(MACHINE_DIR)/share/spdk.test ./dataplane/engine/spdk
 	$(spdk-to-machine)
 	$(on-spdk) /host-share/spdk.test -test.v -test.timeout 25m -test.run 'TestConformance|TestMounted|TestRefill|TestPools|TestAcknowledged'
 	$(on-spdk) /host-share/agent.test -test.v -test.run TestDataOutlivesItsObjectOnARealTarget
+	$(GO) test -c -tags lab -o $(MACHINE_DIR)/share/node.test ./csi-driver/node
 	$(on-spdk) /host-share/node.test -test.v -test.run TestLabSPDK
-	$(GO) test -c -tags lab -o .lab-machine/share/launch.test ./dataplane/cmd/weft-launch
+	$(GO) test -c -tags lab -o $(MACHINE_DIR)/share/launch.test ./dataplane/cmd/weft-launch
 	$(drives-in-machine)
 	$(MACHINE) down
 	$(MACHINE) up --nodes 1 --no-cluster --iommu --memory $(SPDK_MEMORY)
@@ -212,17 +213,27 @@ define spdk-in-machine
 endef
 
 .PHONY: test-lab
-test-lab: $(LAB) ## Run the kernel tests in a virtual machine of their own; with WEFT_SPDK_TARGET, SPDK's too
+test-lab: test-lab-targets test-lab-hosts ## Run the kernel tests in virtual machines; with WEFT_SPDK_TARGET, SPDK's too
+
+.PHONY: test-lab-targets
+test-lab-targets: $(LAB) ## Run the kernel tests of the storage node's side: targets, drives, agent, tuning
 	$(MACHINE) down
 	$(MACHINE) up --nodes 1 --no-cluster $(if $(WEFT_SPDK_TARGET),--memory $(SPDK_MEMORY))
 	$(call in-machine,./dataplane/engine/nvmet)
-	$(GO) test -c -tags lab -o .lab-machine/share/inventory.test ./dataplane/inventory
+	$(GO) test -c -tags lab -o $(MACHINE_DIR)/share/inventory.test ./dataplane/inventory
 	$(MACHINE) exec node1 -- /host-share/inventory.test -test.v -test.run '^(TestVerbs|TestErasedDriveIsBlank)$$'
 	$(call in-machine,./dataplane/device)
 	$(call in-machine,./dataplane/agent)
 	$(call in-machine,./dataplane/tuning)
-	$(call in-machine,./csi-driver/node)
 	$(if $(WEFT_SPDK_TARGET),$(spdk-in-machine),@echo 'WEFT_SPDK_TARGET is not set: the SPDK engine met no host, only the fake target in test-unit')
+	$(MACHINE) down
+
+.PHONY: test-lab-hosts
+test-lab-hosts: MACHINE_DIR = .lab-machine-hosts
+test-lab-hosts: $(LAB) ## Run the kernel tests of the node plugin
+	$(MACHINE) down
+	$(MACHINE) up --nodes 1 --no-cluster
+	$(call in-machine,./csi-driver/node)
 	$(MACHINE) down
 
 .PHONY: test-mirrors-lab
@@ -230,7 +241,7 @@ test-mirrors-lab: SEQUENCES = 30
 test-mirrors-lab: $(LAB) ## Run SEQUENCES random histories of a mirror, from SEED on, on the kernel of a virtual machine; each takes one to two minutes
 	$(MACHINE) down
 	$(MACHINE) up --nodes 1 --no-cluster
-	$(GO) test -c -tags lab -o .lab-machine/share/node.test ./csi-driver/node
+	$(GO) test -c -tags lab -o $(MACHINE_DIR)/share/node.test ./csi-driver/node
 	$(MACHINE) exec node1 -- env WEFT_SEQUENCES=$(SEQUENCES) WEFT_SEED=$(or $(SEED),$$(date +%s)) \
 		/host-share/node.test -test.v -test.timeout 90m -test.run '^TestLabHistories$$'
 	$(MACHINE) down
@@ -248,7 +259,7 @@ test-e2e: binaries $(LAB) $(HELM) $(if $(filter fast,$(TIER)),,$(PROMETHEUS)) ##
 	$(if $(filter fast all third,$(TIER)),,$(error TIER is $(TIER); write fast, all or third))
 	cd test/e2e && $(LAB) down
 	$(if $(NODES),cd test/e2e && $(LAB) up --nodes $(NODES) --weft)
-	cd test/e2e && $(GO) test ./suite -run TestEndToEnd -count=1 -timeout 120m -v -ginkgo.v $(TIER_$(TIER)) $(if $(FOCUS),-ginkgo.focus='$(FOCUS)')
+	cd test/e2e && $(GO) test ./suite -run TestEndToEnd -count=1 -timeout 6h -v -ginkgo.v $(TIER_$(TIER)) $(if $(FOCUS),-ginkgo.focus='$(FOCUS)')
 	cd test/e2e && $(LAB) down
 
 .PHONY: test-e2e-all
@@ -312,9 +323,9 @@ bench-memory: ## Measure the memory of the nvmf_tgt that WEFT_SPDK_TARGET names,
 bench-kernel: $(LAB) ## Measure the kernel in a virtual machine of its own: calls with many items, durable writes, and the layers of a node's stack
 	$(MACHINE) down
 	$(MACHINE) up --nodes 1 --no-cluster
-	$(GO) test -c -tags lab -o .lab-machine/share/nvmet.test ./dataplane/engine/nvmet
+	$(GO) test -c -tags lab -o $(MACHINE_DIR)/share/nvmet.test ./dataplane/engine/nvmet
 	$(MACHINE) exec node1 -- /host-share/nvmet.test -test.v -test.run '^TestMeasure'
-	$(GO) test -c -tags lab -o .lab-machine/share/node.test ./csi-driver/node
+	$(GO) test -c -tags lab -o $(MACHINE_DIR)/share/node.test ./csi-driver/node
 	$(MACHINE) exec node1 -- /host-share/node.test -test.v -test.run '^TestMeasure'
 	$(MACHINE) down
 
@@ -331,9 +342,10 @@ lab-up: $(LAB) ## Start the lab: control plane and two nodes
 	cd test/e2e && $(LAB) up
 
 .PHONY: lab-down
-lab-down: $(LAB) ## Stop the lab, and only it
+lab-down: $(LAB) ## Stop the lab and the machines of the kernel tests, and only them
 	cd test/e2e && $(LAB) down
-	$(MACHINE) down
+	cd test/e2e && WEFT_LAB_DIR=$(CURDIR)/.lab-machine $(LAB) down
+	cd test/e2e && WEFT_LAB_DIR=$(CURDIR)/.lab-machine-hosts $(LAB) down
 
 # kind's nodes share the host's kernel: what it lacks is said before anything is built.
 KIND_CLUSTER = KIND=$(KIND) HELM=$(HELM) IMAGE=$(IMAGE) TARGET_IMAGE=$(TARGET_IMAGE) hack/kind/kind.sh

@@ -269,7 +269,7 @@ func (h *history) run() {
 	h.stale = h.outOfDate() // making the array counts
 	made, err := h.service.Mapper.Slices(h.legs[0].uuid)
 	must(h.lab, err)
-	h.forgets("/dev/mapper/" + made[0].Label) // which has all regions of a new array
+	h.forgets("/dev/" + made[0].Name) // which has all regions of a new array
 	defer h.auditing()()
 	h.write()
 	for range labDisturbances {

@@ -43,7 +43,7 @@ type statistics struct {
 
 	replicaOperations, replicaBytes, replicaSeconds, replicaErrors *prometheus.Desc
 	poolOperations, poolBytes, poolSeconds                         *prometheus.Desc
-	coreSeconds, bufferGets                                        *prometheus.Desc
+	coreSeconds, bufferGets, measured                              *prometheus.Desc
 
 	mu sync.Mutex
 	// target to be asked, nil when there is none, and the replicas that it serves with the values of replicaLabels.
@@ -52,11 +52,12 @@ type statistics struct {
 	// within makes the context of one look; nil unless the agent runs.
 	within func(time.Duration) (context.Context, context.CancelFunc)
 
-	// asking is held by who asks, and guards what follows: the last answer, whose it is, and since when.
-	asking sync.Mutex
-	last   engine.Statistics
-	of     engine.Measured
-	at     time.Time
+	// asking is held by who asks, and guards what follows: the last answer, whose it is, and since when. answered is
+	// the same time, or zero if the target did not answer.
+	asking       sync.Mutex
+	last         engine.Statistics
+	of           engine.Measured
+	at, answered time.Time
 }
 
 // newStatistics that count in failures, by method, when the target does not answer.
@@ -72,6 +73,7 @@ func newStatistics(c clock.PassiveClock, failures *prometheus.CounterVec) *stati
 		poolSeconds:       prometheus.NewDesc("weft_agent_pool_operation_seconds_total", "Time that the I/Os of the device that a pool is on took, all added.", poolLabels, nil),
 		coreSeconds:       prometheus.NewDesc("weft_agent_core_seconds_total", "Time that each core of the target was busy or idle.", []string{"core", "state"}, nil),
 		bufferGets:        prometheus.NewDesc("weft_agent_buffer_gets_total", "Number of buffers that the target's modules took, by module and pool.", []string{"module", "pool"}, nil),
+		measured:          prometheus.NewDesc("weft_agent_statistics_timestamp_seconds", "When the target counted what this scrape has of it, in seconds since 1970.", nil, nil),
 	}
 }
 
@@ -99,7 +101,7 @@ func (s *statistics) use(target engine.Measured, served map[engine.ID][]string) 
 // Describe implements prometheus.Collector.
 func (s *statistics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		s.replicaOperations, s.replicaBytes, s.replicaSeconds, s.replicaErrors, s.poolOperations, s.poolBytes, s.poolSeconds, s.coreSeconds, s.bufferGets,
+		s.replicaOperations, s.replicaBytes, s.replicaSeconds, s.replicaErrors, s.poolOperations, s.poolBytes, s.poolSeconds, s.coreSeconds, s.bufferGets, s.measured,
 	} {
 		ch <- d
 	}
@@ -107,7 +109,10 @@ func (s *statistics) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (s *statistics) Collect(ch chan<- prometheus.Metric) {
-	stats, served := s.ask()
+	stats, served, at := s.ask()
+	if !at.IsZero() {
+		ch <- prometheus.MustNewConstMetric(s.measured, prometheus.GaugeValue, float64(at.UnixNano())/1e9)
+	}
 	count := func(d *prometheus.Desc, value float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, value, labels...)
 	}
@@ -142,18 +147,19 @@ func (s *statistics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// ask the target, unless it was asked just now.
-func (s *statistics) ask() (engine.Statistics, map[engine.ID][]string) {
+// ask the target, unless it was asked just now. The time is when it answered; zero: it did not.
+func (s *statistics) ask() (stats engine.Statistics, served map[engine.ID][]string, at time.Time) {
 	s.asking.Lock()
 	defer s.asking.Unlock()
 	s.mu.Lock()
-	target, served, within := s.target, s.served, s.within
+	target, within := s.target, s.within
+	served = s.served
 	s.mu.Unlock()
 	if target == nil || within == nil {
-		return engine.Statistics{}, nil
+		return engine.Statistics{}, nil, time.Time{}
 	}
 	if s.of == target && s.clock.Since(s.at) < statisticsFresh {
-		return s.last, served
+		return s.last, served, s.answered
 	}
 	ctx, cancel := within(statisticsPatience)
 	defer cancel()
@@ -162,8 +168,11 @@ func (s *statistics) ask() (engine.Statistics, map[engine.ID][]string) {
 		s.failures.WithLabelValues("Statistics").Inc()
 		log.FromContext(ctx).Error(err, "Cannot read the target's statistics")
 	}
-	s.last, s.of, s.at = stats, target, s.clock.Now()
-	return stats, served
+	s.last, s.of, s.at, s.answered = stats, target, s.clock.Now(), time.Time{}
+	if err == nil {
+		s.answered = s.at
+	}
+	return stats, served, s.answered
 }
 
 // servedBy a target: the replicas that hosts are admitted to, with the values of replicaLabels.

@@ -5,15 +5,22 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 	"k8s.io/apimachinery/pkg/api/resource"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
@@ -146,10 +153,14 @@ func TestStatistics(t *testing.T) {
 		`s{pool="small"}`: 8192, `s{pool="large"}`: 1024,
 		`_gets_total{module="nvmf_TCP",pool="small"}`: 5, `_gets_total{module="nvmf_TCP",pool="large"}`: 6,
 	}))
+	clock.Step(time.Second)
+	counted := func() map[string]float64 { return samples(g, registry, "weft_agent_statistics_timestamp_seconds") }
+	g.Expect(counted()).To(Equal(map[string]float64{"{}": float64(now.Unix())}), "when it was asked, not when it was scraped")
 	g.Expect(target.looks).To(Equal(1), "several scrapes in a row are one look")
 
 	target.err = errors.New("no answer")
 	clock.Step(statisticsFresh)
+	g.Expect(counted()).To(BeEmpty(), "it counted nothing")
 	g.Expect(samples(g, registry, "weft_agent_replica_")).To(BeEmpty(), "old values would say that nothing is done")
 	g.Expect(samples(g, registry, "weft_agent_engine_errors_total")).To(Equal(map[string]float64{`{method="Statistics"}`: 1}))
 	g.Expect(target.looks).To(Equal(2), "nor is a target that does not answer asked again and again")
@@ -168,6 +179,68 @@ func TestStatistics(t *testing.T) {
 	metrics.setTarget(nil, down)
 	g.Expect(samples(g, registry, "weft_agent_replica_")).To(BeEmpty())
 	g.Expect(samples(g, registry, "weft_agent_target_up")).To(BeEmpty())
+}
+
+// served as kubectl weft top reads it in its tests.
+func served(file string) prometheus.Gatherer {
+	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+		text, err := os.ReadFile("../../operator/internal/cli/testdata/top/" + file)
+		if err != nil {
+			return nil, err
+		}
+		parser := expfmt.NewTextParser(model.LegacyValidation)
+		families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
+		return slices.Collect(maps.Values(families)), err
+	})
+}
+
+// The tests of kubectl weft top have two scrapes of an agent, 10 seconds apart. They are what an agent serves.
+func TestScrapesForTheCommandLine(t *testing.T) {
+	g := NewWithT(t)
+	registry := prometheus.NewRegistry()
+	metrics, err := NewMetrics(registry)
+	g.Expect(err).NotTo(HaveOccurred())
+	clock := clocktesting.NewFakeClock(now)
+	metrics.statistics.clock = clock
+	metrics.statistics.allow(func(d time.Duration) (context.Context, context.CancelFunc) {
+		return context.WithTimeout(t.Context(), d)
+	})
+	s := observedWith()
+	s.Node.Spec.Plan.Engine = v1alpha1.EngineSPDK
+	s.Volumes[0] = testVolume(1, func(v *v1alpha1.NvmfReplica) {
+		v.Name, v.Spec.Volume.Name = "pvc-1-r1", "pvc-1"
+		v.Annotations = map[string]string{v1alpha1.PVCNameKey: "orders", v1alpha1.PVCNamespaceKey: "shop"}
+	})
+	metrics.volumes.WithLabelValues("true").Set(1)
+	metrics.volumes.WithLabelValues("false").Set(2)
+	metrics.setPools([]v1alpha1.PoolStatus{{Device: "a", Total: ptr.To(resource.MustParse("100Gi")), Free: ptr.To(resource.MustParse("80Gi")), Promised: ptr.To(resource.MustParse("50Gi"))}}, nil)
+	target := newCounting()
+	waits := metrics.bufferWaits.WithLabelValues("nvmf_TCP", "small")
+	for i, counts := range []struct {
+		failed        uint64
+		waited        float64
+		pool, replica engine.IO
+		cores         []engine.CoreTime
+	}{
+		{
+			2, 3, engine.IO{Read: engine.Operations{Count: 1000, Bytes: 4096000, Seconds: 1}, Write: engine.Operations{Count: 2000, Bytes: 8192000, Seconds: 4}},
+			engine.IO{Read: engine.Operations{Count: 500, Bytes: 2048000, Seconds: 0.25}, Write: engine.Operations{Count: 1000, Bytes: 4096000, Seconds: 1}},
+			[]engine.CoreTime{{Core: 2, BusySeconds: 10, IdleSeconds: 90}, {Core: 3, BusySeconds: 50, IdleSeconds: 50}},
+		},
+		{
+			5, 4, engine.IO{Read: engine.Operations{Count: 11000, Bytes: 45056000, Seconds: 3}, Write: engine.Operations{Count: 7000, Bytes: 49152000, Seconds: 9}, Discard: engine.Operations{Count: 20, Bytes: 81920, Seconds: 1}},
+			engine.IO{Read: engine.Operations{Count: 5500, Bytes: 22528000, Seconds: 0.75}, Write: engine.Operations{Count: 3500, Bytes: 24576000, Seconds: 3}},
+			[]engine.CoreTime{{Core: 2, BusySeconds: 15, IdleSeconds: 95}, {Core: 3, BusySeconds: 60, IdleSeconds: 50}},
+		},
+	} {
+		waits.Add(counts.waited)
+		counts.replica.Errors = &counts.failed
+		target.stats = engine.Statistics{Pools: map[string]engine.IO{"a": counts.pool}, Volumes: map[engine.ID]engine.IO{id(1): counts.replica}, Cores: counts.cores}
+		metrics.setTarget(target, s)
+		file := fmt.Sprintf("agent-%d.prom", i+1)
+		g.Expect(samples(g, registry, "weft_")).To(Equal(samples(g, served(file), "weft_")), file)
+		clock.Step(10 * time.Second)
+	}
 }
 
 func TestHealthOfDrives(t *testing.T) {

@@ -180,3 +180,34 @@ func TestReadersOfMetrics(t *testing.T) {
 		}
 	}
 }
+
+// Where metrics are served on a port of the nodes, kubectl weft top has an account that may read them and do nothing
+// else, whether there are Services or not. Elsewhere it needs none.
+func TestAccountOfTheCommandLine(t *testing.T) {
+	for set, want := range map[string]bool{
+		"logLevel=info": false, "metrics.agents.port=9809": true, "metrics.nodePlugins.port=9808": true, "metrics.agents.port=9809,metrics.service.enabled=false": true,
+	} {
+		objects := render(t, "--set", set)
+		exists := false
+		for _, account := range of[*corev1.ServiceAccount](objects) {
+			if account.Name == "weft-top" {
+				exists = account.Namespace == namespace && account.AutomountServiceAccountToken != nil && !*account.AutomountServiceAccountToken
+			}
+		}
+		var roles []string
+		for _, b := range of[*rbacv1.ClusterRoleBinding](objects) {
+			if slices.ContainsFunc(b.Subjects, func(s rbacv1.Subject) bool { return s.Namespace == namespace && s.Name == "weft-top" }) {
+				roles = append(roles, b.RoleRef.Name)
+			}
+		}
+		for _, b := range of[*rbacv1.RoleBinding](objects) {
+			if slices.ContainsFunc(b.Subjects, func(s rbacv1.Subject) bool { return s.Name == "weft-top" }) {
+				roles = append(roles, b.RoleRef.Name)
+			}
+		}
+		defined := slices.ContainsFunc(of[*rbacv1.ClusterRole](objects), func(r *rbacv1.ClusterRole) bool { return r.Name == "weft-metrics-reader" })
+		if exists != want || want != slices.Equal(roles, []string{"weft-metrics-reader"}) || !want && len(roles) > 0 || !defined {
+			t.Errorf("%s: the account exists: %v, its roles: %q, which is defined: %v", set, exists, roles, defined)
+		}
+	}
+}

@@ -15,7 +15,7 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
-var sampleFolders = []string{"../../config/samples", "../../config/samples/spdk", "../../config/samples/snapshots"}
+var sampleFolders = []string{"../../config/samples", "../../config/samples/spdk", "../../config/samples/snapshots", "../../config/samples/backup"}
 
 // samples by their paths.
 func samples(t *testing.T) map[string]string {

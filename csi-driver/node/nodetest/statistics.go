@@ -5,12 +5,17 @@ package nodetest
 import (
 	"fmt"
 	"io"
+	"iter"
+	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 )
 
 // newStatistics of a block device, as Linux 6.12 prints them.
@@ -107,13 +112,24 @@ func Series(c prometheus.Collector) (map[string]float64, error) {
 		return nil, err
 	}
 	families, err := registry.Gather()
+	return seriesOf(slices.Values(families)), err
+}
+
+// SeriesIn a text that a scrape gave.
+func SeriesIn(text io.Reader) (map[string]float64, error) {
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(text)
+	return seriesOf(maps.Values(families)), err
+}
+
+func seriesOf(families iter.Seq[*dto.MetricFamily]) map[string]float64 {
 	all := map[string]float64{}
-	for _, family := range families {
+	for family := range families {
 		for _, m := range family.GetMetric() {
 			all[family.GetName()+"{"+labels(m)+"}"] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
 		}
 	}
-	return all, err
+	return all
 }
 
 func labels(m *dto.Metric) string {

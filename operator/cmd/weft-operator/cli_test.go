@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +14,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/yaml"
@@ -22,26 +24,33 @@ import (
 	"github.com/weft-storage/weft/operator/internal/cli"
 )
 
-// kubeconfig writes the admin's, and returns its path.
-func (c *cluster) kubeconfig() string {
+// kubeconfig writes that of a user with a client certificate, and returns its path.
+func (c *cluster) kubeconfig(of *rest.Config) string {
 	c.t.Helper()
 	file := filepath.Join(c.t.TempDir(), "kubeconfig")
 	c.Expect(clientcmd.WriteToFile(clientcmdapi.Config{
-		Clusters:       map[string]*clientcmdapi.Cluster{"c": {Server: adminConfig.Host, CertificateAuthorityData: adminConfig.CAData}},
-		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"u": {ClientCertificateData: adminConfig.CertData, ClientKeyData: adminConfig.KeyData}},
+		Clusters:       map[string]*clientcmdapi.Cluster{"c": {Server: of.Host, CertificateAuthorityData: of.CAData}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"u": {ClientCertificateData: of.CertData, ClientKeyData: of.KeyData}},
 		Contexts:       map[string]*clientcmdapi.Context{"x": {Cluster: "c", AuthInfo: "u"}},
 		CurrentContext: "x",
 	}, file)).To(Succeed())
 	return file
 }
 
-// kubectlWeft runs the program against the API server; a target is its standard input.
+// kubectlWeft runs the program against the API server as its admin; a target is its standard input.
 func (c *cluster) kubectlWeft(target *v1alpha1.NvmfTarget, args ...string) (out string, code int) {
+	c.t.Helper()
+	return c.kubectlWeftAs(adminConfig, os.Stderr, target, args...)
+}
+
+// kubectlWeftAs a user. What else it says goes to stderr.
+func (c *cluster) kubectlWeftAs(user *rest.Config, stderr io.Writer, target *v1alpha1.NvmfTarget, args ...string) (out string, code int) {
 	c.t.Helper()
 	cmd := cli.Command("test")
 	var stdout bytes.Buffer
 	cmd.SetOut(&stdout)
-	cmd.SetArgs(append(args, "--kubeconfig", c.kubeconfig()))
+	cmd.SetErr(stderr)
+	cmd.SetArgs(append(args, "--kubeconfig", c.kubeconfig(user)))
 	if target != nil {
 		target.TypeMeta = metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NvmfTarget"}
 		text, err := yaml.Marshal(map[string]any{"apiVersion": target.APIVersion, "kind": target.Kind, "metadata": map[string]any{"name": target.Name}, "spec": target.Spec})

@@ -49,7 +49,8 @@ func (c *cluster) create(o client.Object) {
 func (c *cluster) remove(o client.Object) {
 	patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))
 	c.Expect(client.IgnoreNotFound(admin.Patch(c.ctx, o, patch))).To(Succeed())
-	c.Expect(client.IgnoreNotFound(admin.Delete(c.ctx, o))).To(Succeed())
+	// No kubelet says that the containers of a pod have ended.
+	c.Expect(client.IgnoreNotFound(admin.Delete(c.ctx, o, client.GracePeriodSeconds(0)))).To(Succeed())
 	c.Eventually(func() bool {
 		return apierrors.IsNotFound(admin.Get(c.ctx, client.ObjectKeyFromObject(o), o))
 	}).Should(BeTrue(), "%T %s stays", o, o.GetName())

@@ -175,5 +175,5 @@ func (c *cluster) evictable(node string) func() string {
 func (c *cluster) kubectl(args ...string) *exec.Cmd {
 	c.t.Helper()
 	program := filepath.Join(server.Environment.BinaryAssetsDirectory, "kubectl")
-	return exec.CommandContext(c.t.Context(), program, append(args, "--kubeconfig", c.kubeconfig())...)
+	return exec.CommandContext(c.t.Context(), program, append(args, "--kubeconfig", c.kubeconfig(adminConfig))...)
 }

@@ -49,7 +49,7 @@ func Command(version string) *cobra.Command {
 	var at cluster
 	cmd := &cobra.Command{
 		Use:           "kubectl-weft",
-		Short:         "Manage weft storage: preview plans, show the status of targets and nodes, cordon and drain nodes, move volumes, recover records of replicas, delete unused volumes, drop dead drives, and check target images",
+		Short:         "Manage weft storage: preview plans, show the status and the load of targets and nodes, cordon and drain nodes, move volumes, recover records of replicas, delete unused volumes, drop dead drives, and check target images",
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl weft"},
 		Version:       version,
 		SilenceUsage:  true,
@@ -62,7 +62,7 @@ func Command(version string) *cobra.Command {
 		cordonCommand(&at), uncordonCommand(&at), checkImageCommand(&at),
 		moveCommand(&at), rotateCommand(&at), drainCommand(&at), retireCommand(&at), rebalanceCommand(&at), recoverCommand(&at))
 	cmd.AddCommand(volumeCommand(&at, clock.RealClock{}), volumesCommand(&at, clock.RealClock{}), poolsCommand(&at, clock.RealClock{}), drivesCommand(&at, clock.RealClock{}), snapshotsCommand(&at, clock.RealClock{}),
-		reportCommand(&at, version, clock.RealClock{}))
+		topCommand(&at, at.top), reportCommand(&at, version, clock.RealClock{}))
 	completer{client: at.client, namespace: at.namespaceOf}.addCompletions(cmd)
 	return cmd
 }
@@ -102,6 +102,7 @@ func (c *cluster) client() (client.Client, error) {
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Namespace"), meta.RESTScopeRoot)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("PersistentVolume"), meta.RESTScopeRoot)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("ServiceAccount"), meta.RESTScopeNamespace)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim"), meta.RESTScopeNamespace)
 	addKindsOfUsers(mapper)
 	for _, kind := range []string{"NvmfTarget", "NvmfNode", "NvmfVolume", "NvmfReplica", "NvmfSnapshot", "NvmfMirror"} {

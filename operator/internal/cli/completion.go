@@ -37,18 +37,20 @@ func (c completer) addCompletions(root *cobra.Command) {
 		"volumes": listed[v1alpha1.NvmfNodeList], "pools": listed[v1alpha1.NvmfNodeList], "drives": listed[v1alpha1.NvmfNodeList], "snapshots": listed[v1alpha1.NvmfNodeList],
 		"retire": nodeAndDrive, "drop": nodeAndDrive, "rebalance": once(listed[v1alpha1.NvmfTargetList]),
 		"volume": once(c.claims), "move": once(c.claims), "recover": once(c.claims), "rotate": once(c.claims),
-		"delete": kindAndName,
+		"delete":    kindAndName,
+		"top nodes": listed[v1alpha1.NvmfNodeList], "top targets": listed[v1alpha1.NvmfTargetList], "top volumes": c.claims,
 	} {
-		if cmd, _, err := root.Find([]string{name}); err == nil {
+		if cmd, _, err := root.Find(strings.Fields(name)); err == nil {
 			cmd.ValidArgsFunction = c.complete(of)
 		}
 	}
 	for name, flags := range map[string]map[string]candidates{
-		"move":   {"to": listed[v1alpha1.NvmfNodeList], "from": listed[v1alpha1.NvmfNodeList], "namespace": c.namespaces},
-		"rotate": {"target": listed[v1alpha1.NvmfTargetList], "namespace": c.namespaces},
-		"plan":   {"node": listed[v1alpha1.NvmfNodeList]}, "volume": {"namespace": c.namespaces}, "recover": {"namespace": c.namespaces},
+		"move":        {"to": listed[v1alpha1.NvmfNodeList], "from": listed[v1alpha1.NvmfNodeList], "namespace": c.namespaces},
+		"rotate":      {"target": listed[v1alpha1.NvmfTargetList], "namespace": c.namespaces},
+		"top volumes": {"node": listed[corev1.NodeList], "namespace": c.namespaces},
+		"plan":        {"node": listed[v1alpha1.NvmfNodeList]}, "volume": {"namespace": c.namespaces}, "recover": {"namespace": c.namespaces},
 	} {
-		cmd, _, err := root.Find([]string{name})
+		cmd, _, err := root.Find(strings.Fields(name))
 		if err != nil {
 			continue
 		}

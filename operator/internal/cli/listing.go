@@ -87,6 +87,11 @@ func lookAtNodes(ctx context.Context, api client.Reader, now time.Time, nodes []
 	if err != nil {
 		return nil, err
 	}
+	return f, f.haveNodes(nodes)
+}
+
+// haveNodes of these names.
+func (f *fleet) haveNodes(nodes []string) error {
 	for _, name := range nodes {
 		if f.node(name) == nil {
 			var names []string
@@ -94,10 +99,10 @@ func lookAtNodes(ctx context.Context, api client.Reader, now time.Time, nodes []
 				names = append(names, f.nodes[i].Name)
 			}
 			slices.Sort(names)
-			return nil, fmt.Errorf("NvmfNode %s not found; existing nodes: %s", name, orNone(names))
+			return fmt.Errorf("NvmfNode %s not found; existing nodes: %s", name, orNone(names))
 		}
 	}
-	return f, nil
+	return nil
 }
 
 // chosen nodes: those named, or all.

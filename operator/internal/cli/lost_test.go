@@ -293,9 +293,15 @@ func TestRecoverOfAllThatIsNotAll(t *testing.T) {
 		"not judged yet": {"it is not known whether the agent of node b runs", func(n *v1alpha1.NvmfNode) {
 			meta.RemoveStatusCondition(&n.Status.Conditions, v1alpha1.ConditionAgentAlive)
 		}},
-		"an earlier plan":     {"the agent of node b has not applied its plan yet", func(n *v1alpha1.NvmfNode) { n.Status.ObservedGeneration = n.Generation - 1 }},
-		"no pool yet":         {"node b lists no pool yet", func(n *v1alpha1.NvmfNode) { n.Status.Pools = nil }},
-		"a pool is not ready": {"node b, device eui.b: the pool is not ready (PoolFailed)", func(n *v1alpha1.NvmfNode) { n.Status.Pools[0].Ready, n.Status.Pools[0].Reason = false, "PoolFailed" }},
+		"an earlier plan": {"the agent of node b has not applied its plan yet", func(n *v1alpha1.NvmfNode) { n.Status.ObservedGeneration = n.Generation - 1 }},
+		"no pool yet":     {"node b lists no pool yet", func(n *v1alpha1.NvmfNode) { n.Status.Pools = nil }},
+		"a pool cannot be read": {"node b, device eui.b: the pool cannot be read (PoolFailed)", func(n *v1alpha1.NvmfNode) {
+			p := &n.Status.Pools[0]
+			p.Ready, p.Reason, p.Promised = false, "PoolFailed", nil
+		}},
+		"a drive of no target": {"node b, drive eui.left has a pool that is not open", func(n *v1alpha1.NvmfNode) {
+			n.Status.Inventory = &v1alpha1.Inventory{Drives: []v1alpha1.Drive{{ID: "eui.blank", Content: v1alpha1.ContentBlank}, {ID: "eui.left", Content: v1alpha1.ContentWeft}}}
+		}},
 		"not read": {"node b has 1 whose descriptions it did not read yet", func(n *v1alpha1.NvmfNode) {
 			n.Status.Orphans, n.Status.OrphanCount = []v1alpha1.Orphan{{UUID: "u", Kind: v1alpha1.OrphanReplica, Undescribed: v1alpha1.UndescribedNotRead + ": input/output error"}}, 1
 		}},
@@ -315,6 +321,17 @@ func TestRecoverOfAllThatIsNotAll(t *testing.T) {
 			r.said(c.says, "NvmfVolume data created")
 		})
 	}
+}
+
+// A pool that is no longer planned is open: what it holds is listed.
+func TestRecoverOfAllBesideAPoolThatIsNotPlanned(t *testing.T) {
+	r := newLostRig(t, map[string][]v1alpha1.Orphan{"a": {orphaned("data", "u-data")}})
+	r.change("b", func(n *v1alpha1.NvmfNode) {
+		p := &n.Status.Pools[0]
+		p.Ready, p.Reason, p.Promised = false, v1alpha1.ReasonNotClaimed, resource.NewQuantity(0, resource.BinarySI)
+	})
+	r.do(r.lost(recoverOptions{all: true}))
+	r.said("NvmfVolume data created")
 }
 
 // An object of the same name that is another one is no success, and a PersistentVolume without a claim is anybody's.

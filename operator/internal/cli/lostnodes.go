@@ -20,10 +20,12 @@ func (f *fleet) incomplete(unlisted map[string]int32) []string {
 		n := &f.nodes[i]
 		why = append(why, unheard(n)...)
 		for _, p := range n.Status.Pools {
-			if !p.Ready && !n.Spec.Drops(p.Device) {
-				why = append(why, fmt.Sprintf("node %s, device %s: the pool is not ready (%s)", n.Name, p.Device, cmp.Or(p.Reason, "no reason given")))
+			// A pool that is no longer planned is not ready, but can be read.
+			if !p.Ready && p.Promised == nil && !n.Spec.Drops(p.Device) {
+				why = append(why, fmt.Sprintf("node %s, device %s: the pool cannot be read (%s)", n.Name, p.Device, cmp.Or(p.Reason, "no reason given")))
 			}
 		}
+		why = append(why, unplanned(n)...)
 		if more := unlisted[n.Name]; more > 0 {
 			why = append(why, fmt.Sprintf("node %s has %d more that it has no room to list; it lists them once others are recovered", n.Name, more))
 		}
@@ -59,6 +61,21 @@ func unheard(n *v1alpha1.NvmfNode) []string {
 	hasPools := plan.File != nil || slices.ContainsFunc(plan.Drives, func(d v1alpha1.PlannedDrive) bool { return !n.Spec.Drops(d.ID) })
 	if hasPools && len(n.Status.Pools) == 0 {
 		why = append(why, fmt.Sprintf("node %s lists no pool yet", n.Name))
+	}
+	return why
+}
+
+// unplanned are drives with a pool that no target has the node open, as before its NvmfTarget is there again.
+func unplanned(n *v1alpha1.NvmfNode) []string {
+	if n.Status.Inventory == nil {
+		return nil
+	}
+	var why []string
+	for _, drive := range n.Status.Inventory.Drives {
+		open := slices.ContainsFunc(n.Status.Pools, func(p v1alpha1.PoolStatus) bool { return p.Device == drive.ID })
+		if drive.Content == v1alpha1.ContentWeft && !open && !n.Spec.Drops(drive.ID) {
+			why = append(why, fmt.Sprintf("node %s, drive %s has a pool that is not open: apply the NvmfTarget that selects it, or erase the drive", n.Name, drive.ID))
+		}
 	}
 	return why
 }

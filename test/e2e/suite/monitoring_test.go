@@ -154,10 +154,64 @@ func asked(ctx context.Context) map[string]string {
 	return queries
 }
 
+// load is what kubectl weft top shows of a volume, a node or a target.
+type load struct {
+	Claim, Node, Problem           string
+	Traffic                        *struct{ WritesPerSecond, WriteBytesPerSecond, WriteLatencySeconds float64 }
+	Paths, PathsLive               int
+	Replicas, Nodes, NodesKnown    int
+	PromisedBytes, PromisableBytes int64
+}
+
+// topShows what a pod writes to a volume of two replicas: as its node, its storage nodes and their target see it.
+func topShows(ctx context.Context, r *replicated) {
+	GinkgoHelper()
+	weft := kubectlWeft(ctx)
+	top := func(g Gomega, what string, args ...string) []load {
+		GinkgoHelper()
+		out, err := weft(append([]string{"top", what, "-o", "json"}, args...)...)
+		g.Expect(err).NotTo(HaveOccurred(), out)
+		var got map[string][]load
+		g.Expect(json.Unmarshal([]byte(out), &got)).To(Succeed(), out)
+		return got[what]
+	}
+	writes := func(g Gomega, l load) {
+		GinkgoHelper()
+		g.Expect(l.Problem).To(BeEmpty())
+		g.Expect(l.Traffic).NotTo(BeNil())
+		g.Expect(l.Traffic.WritesPerSecond).To(BeNumerically(">", 0))
+		g.Expect(l.Traffic.WriteBytesPerSecond).To(BeNumerically(">", 0))
+		g.Expect(l.Traffic.WriteLatencySeconds).To(And(BeNumerically(">", 0), BeNumerically("<", 60)))
+	}
+	// Agents and node plugins may have just been restarted.
+	Eventually(ctx, func(g Gomega) {
+		volumes := top(g, "volumes", r.claim.Name, "-n", r.claim.Namespace)
+		g.Expect(volumes).To(HaveLen(1))
+		g.Expect(volumes[0].Claim).To(Equal(r.claim.Namespace + "/" + r.claim.Name))
+		g.Expect(volumes[0].Node).To(Equal(clientNode))
+		g.Expect(volumes[0].Paths).To(And(BeNumerically(">=", 2), Equal(volumes[0].PathsLive)))
+		writes(g, volumes[0])
+		nodes := top(g, "nodes", storageNode, clientNode)
+		g.Expect(nodes).To(HaveLen(2))
+		for _, n := range nodes {
+			writes(g, n)
+			g.Expect(n.Replicas).To(BeNumerically(">", 0))
+			g.Expect(n.PromisedBytes).To(And(BeNumerically(">", 0), BeNumerically("<=", n.PromisableBytes)))
+		}
+		targets := top(g, "targets", r.volume.Spec.Target)
+		g.Expect(targets).To(HaveLen(1))
+		g.Expect(targets[0].NodesKnown).To(And(BeNumerically(">=", 2), Equal(targets[0].Nodes)))
+		writes(g, targets[0])
+	}).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(Succeed())
+}
+
 var _ = Describe("Prometheus", func() {
-	It("scrapes every component, and has series for the queries of dashboards and alerts", full, func(ctx SpecContext) {
+	It("scrapes every component, and has series for the queries of dashboards and alerts, while kubectl weft top shows the I/O without it", full, func(ctx SpecContext) {
 		queries := asked(ctx)
 		r := writtenOnTwo(ctx, "metered")
+		By("reading metrics on the nodes' loopback addresses, through the API server")
+		topShows(ctx, r)
+
 		Expect(run.Install(ctx, // what onAllNodes takes back
 			fmt.Sprintf("metrics.agents.port=%d", metricsPorts["agent"]), fmt.Sprintf("metrics.nodePlugins.port=%d", metricsPorts["csi-node"]),
 			"metrics.readers[0].namespace="+Namespace, "metrics.readers[0].name=prometheus")).To(Succeed())
@@ -171,6 +225,9 @@ var _ = Describe("Prometheus", func() {
 			g.Expect(answer(ctx, api, `up == 0`)).To(Equal(0))
 		}).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(Succeed())
 
+		By("reading metrics on ports of the nodes, with a token")
+		topShows(ctx, r)
+
 		By("asking")
 		r.acks.goOn(ctx, 10, time.Minute)
 		Eventually(ctx, func(g Gomega, ctx context.Context) {
@@ -179,5 +236,5 @@ var _ = Describe("Prometheus", func() {
 			}
 		}).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(Succeed())
 		r.acks.nothingLost(ctx, r.pod)
-	}, SpecTimeout(20*time.Minute))
+	}, SpecTimeout(25*time.Minute))
 })

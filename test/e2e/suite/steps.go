@@ -97,8 +97,13 @@ func (r *Run) LoadTarget(ctx context.Context, program string) error {
 func (r *Run) LoadWeft(ctx context.Context) error { return r.Lab.LoadWeft(ctx, r.builder) }
 
 // LoadFio makes the image with fio and loads it into the nodes.
-func (r *Run) LoadFio(ctx context.Context) error {
-	archive, err := r.builder.FioImage(ctx)
+func (r *Run) LoadFio(ctx context.Context) error { return r.loadImage(ctx, r.builder.FioImage) }
+
+// LoadRestic makes the image with restic and loads it into the nodes.
+func (r *Run) LoadRestic(ctx context.Context) error { return r.loadImage(ctx, r.builder.ResticImage) }
+
+func (r *Run) loadImage(ctx context.Context, build func(context.Context) (string, error)) error {
+	archive, err := build(ctx)
 	if err != nil {
 		return err
 	}

@@ -42,7 +42,7 @@ func TestEndToEnd(t *testing.T) {
 	logf.SetLogger(GinkgoLogr)
 	RegisterFailHandler(Fail)
 	suiteConfig, reporterConfig := GinkgoConfiguration()
-	suiteConfig.Timeout = 110 * time.Minute
+	suiteConfig.Timeout = 350 * time.Minute // all specs of the full tier take three to four hours
 	reporterConfig.ShowNodeEvents = false
 	RunSpecs(t, "weft end to end", suiteConfig, reporterConfig)
 }

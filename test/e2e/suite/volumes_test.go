@@ -44,11 +44,11 @@ var _ = Describe("A volume", func() {
 			By("seeing the path that carries it")
 			Expect(controllersOf(ctx, clientNode, volume)).To(ConsistOf(HavePrefix(transport + " ")))
 		},
-		Entry("over TCP", full, "weft-fast", claimSize, "tcp"), // the next one moves one over TCP
+		Entry("over TCP", full, "weft-fast", claimSize, "tcp"), // most other specs are over TCP
 		Entry("over RDMA", "weft-fast-rdma", xfsSize, "rdma"),
 	)
 
-	It("moves with its pod to another node, and leaves no connection behind", func(ctx SpecContext) {
+	It("moves with its pod to another node, and leaves no connection behind", full, func(ctx SpecContext) {
 		claim := newClaim(ctx, newNamespace(ctx), "claim", "weft-fast")
 		first := runPod(ctx, claim, "first", clientNode)
 		volume := bound(ctx, claim)
@@ -117,7 +117,7 @@ var _ = Describe("A volume", func() {
 // their own would cost eight sandboxes, which are the kubelet's business. Twenty took 216 s and showed no more;
 // hundreds at once are for the benchmarks of controller and node plugin.
 var _ = Describe("Eight volumes at once", func() {
-	It("are bound and mounted, each where it belongs, and leave nothing behind", func(ctx SpecContext) {
+	It("are bound and mounted, each where it belongs, and leave nothing behind", full, func(ctx SpecContext) {
 		const perPod = 4
 		ns := newNamespace(ctx)
 		var claims []*corev1.PersistentVolumeClaim
