@@ -278,6 +278,10 @@ const (
 	// the objects which the API server shows now are the ones to act on, as after etcd was restored from a backup. It
 	// holds for what was suspected when it was seen; the next suspicion has another ID.
 	RestoredAnnotation = "weft.storage/restored"
+	// TraceParentKey is an annotation of NvmfVolumes, NvmfReplicas and NvmfSnapshots: the span of the CSI call that
+	// wrote the object last, as W3C writes it in a traceparent header. By it, who acts on the object goes on with the
+	// trace. There is none while tracing is off, and nothing else depends on it.
+	TraceParentKey = "weft.storage/traceparent"
 )
 
 // InitiatorStuck is the Node's condition ConditionInitiatorStuck; nil when it has none.

@@ -42,6 +42,8 @@ func (s *Service) createVolume(ctx context.Context, req *csi.CreateVolumeRequest
 		return nil, err
 	}
 	defer unlock()
+	about := want.object()
+	traceClaim(ctx, &about)
 	vol, err := s.ensureVolume(ctx, want)
 	if err != nil {
 		return nil, err
@@ -350,7 +352,7 @@ func (s *Service) withdraw(ctx context.Context, vol *v1alpha1.NvmfVolume, cause 
 	if vol.Spec.Used {
 		return false, fmt.Errorf("volume %s was attached before, and is not withdrawn: %w", vol.Name, cause)
 	}
-	klog.FromContext(ctx).Info("A node could not create the volume", "volume", vol.Name, "members", vol.Spec.Members, "cause", cause)
+	klog.FromContext(ctx).Info("A node could not create the volume", "volume", vol.Name, "members", vol.Spec.Members, "reason", cause)
 	err := s.erase(ctx, vol)
 	if apierrors.IsConflict(err) {
 		return false, nil

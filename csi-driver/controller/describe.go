@@ -50,7 +50,7 @@ func (s *Service) persistentVolumeOf(ctx context.Context, vol *v1alpha1.NvmfVolu
 	case apierrors.IsNotFound(err):
 		return nil
 	case err != nil:
-		klog.FromContext(ctx).Info("Cannot read a PersistentVolume to describe it with its data", "volume", vol.Name, "persistentVolume", name, "err", err)
+		klog.FromContext(ctx).Info("Cannot read a PersistentVolume to describe it with its data", "volume", vol.Name, "persistentVolume", name, "reason", err)
 		if known == nil || known.Name != name {
 			return nil
 		}

@@ -619,7 +619,7 @@ func (s *Service) tellWaiting(ctx context.Context, id, why string) error {
 		return nil
 	}
 	if why != "" {
-		klog.FromContext(ctx).Info("A change of a volume's replicas waits", "volume", id, "why", why)
+		klog.FromContext(ctx).Info("A change of a volume's replicas waits", "volume", id, "reason", why)
 	}
 	return s.write(ctx, vol, func(vol *v1alpha1.NvmfVolume) { tell(&vol.Spec) })
 }

@@ -87,7 +87,7 @@ func (s *Service) mover(ctx context.Context, a *arrangement) (outcome, error) {
 			if s.given.since(a.Name, at) < limit {
 				return did, nil
 			}
-			klog.FromContext(ctx).Info("Giving up a mover that gets nowhere", "volume", a.Name, "host", h.Node, "why", did.waiting)
+			klog.FromContext(ctx).Info("Giving up a mover that gets nowhere", "volume", a.Name, "host", h.Node, "reason", did.waiting)
 			s.unfit.add(a.Name, h.Node)
 		}
 	}

@@ -12,6 +12,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/internal/tracing"
 )
 
 // object is a pointer to one of our API's types.
@@ -42,7 +44,11 @@ var errLate = errors.New("not in time")
 
 // read an object from the API server; nil when it is not there.
 func (o *objects[T, P]) read(ctx context.Context, name string) (P, error) {
-	return o.get(ctx, o.live, name)
+	obj, err := o.get(ctx, o.live, name)
+	if obj != nil {
+		traceClaim(ctx, obj)
+	}
+	return obj, err
 }
 
 func (o *objects[T, P]) get(ctx context.Context, from client.Reader, name string) (P, error) {
@@ -73,8 +79,10 @@ func (o *objects[T, P]) wait(ctx context.Context, obj P, done func(P) (bool, err
 
 // await is wait with a subscription of the caller's. With complete it began before obj was read: then a cache that does
 // not show obj has not seen it yet rather than seen it go, for its end would have been told.
-func (o *objects[T, P]) await(ctx context.Context, obj P, changed <-chan struct{}, complete bool, done func(P) (bool, error)) (P, error) {
+func (o *objects[T, P]) await(ctx context.Context, obj P, changed <-chan struct{}, complete bool, done func(P) (bool, error)) (_ P, err error) {
 	name, uid := obj.GetName(), obj.GetUID()
+	ctx, span := tracing.Start(ctx, "wait for "+o.kind, tracing.ObjectKey.String(name))
+	defer func() { tracing.End(span, err) }()
 	late := func() error { return fmt.Errorf("%s %s: %w: %w", o.kind, name, errLate, context.Cause(ctx)) }
 	for {
 		if ok, err := done(obj); ok || err != nil || obj == nil {

@@ -249,7 +249,7 @@ func (s *Service) bring(ctx context.Context, vol *v1alpha1.NvmfVolume, record *m
 		if err := s.client.Create(ctx, rep, client.FieldOwner(fieldManager)); err != nil {
 			return nil, fmt.Errorf("store NvmfReplica %s: %w", m.Name, err)
 		}
-		klog.FromContext(ctx).Info("The replica has no object; creating it for the data that its node may have", "replica", m.Name, "node", m.Node)
+		klog.FromContext(ctx).Info("The replica has no object; creating it for the data that its node may have", "volume", vol.Name, "replica", m.Name, "node", m.Node)
 		return rep, nil
 	}
 	changed := rep.DeepCopy()

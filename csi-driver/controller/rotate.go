@@ -69,12 +69,14 @@ func (s *Service) rotateAll(ctx context.Context) error {
 				if rotatesSince(rep) < rotationTime {
 					running++
 				}
-				errs = append(errs, s.dismissFormer(ctx, vol.Name, rep.Name))
+				if err := s.dismissFormer(ctx, vol.Name, rep.Name); err != nil {
+					errs = append(errs, fmt.Errorf("volume %s: %w", vol.Name, err))
+				}
 			}
 		}
 		switch todo, err := s.rotates(ctx, seen); {
 		case err != nil:
-			errs = append(errs, err)
+			errs = append(errs, fmt.Errorf("volume %s: %w", vol.Name, err))
 		case len(todo) > 0:
 			due = append(due, vol)
 		}

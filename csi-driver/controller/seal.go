@@ -133,7 +133,7 @@ func (s *Service) sealNew(ctx context.Context, rep *v1alpha1.NvmfReplica, next *
 			return err
 		}
 		if e.unable != "" && mode == v1alpha1.AuthenticationPreferred {
-			klog.FromContext(ctx).Info("Admitting host without authentication", "volume", next.Volume.Name, "replica", rep.Name, "host", h.Node, "why", e.unable)
+			klog.FromContext(ctx).Info("Admitting host without authentication", "volume", next.Volume.Name, "replica", rep.Name, "host", h.Node, "reason", e.unable)
 			continue
 		}
 		if err := seal(h, e); err != nil {

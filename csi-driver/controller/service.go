@@ -72,7 +72,7 @@ var _ csi.ControllerServer = (*Service)(nil)
 // are answered once Synced is true, and with Unavailable or after a wait before.
 func New(ctx context.Context, c *Cluster) (*Service, error) {
 	s := &Service{
-		client:    c.GetClient(),
+		client:    tracedClient{c.GetClient()},
 		live:      c.GetAPIReader(),
 		cordoned:  c.cordoned,
 		volumes:   &objects[v1alpha1.NvmfVolume, *v1alpha1.NvmfVolume]{kind: "NvmfVolume", cached: c.GetClient(), live: c.GetAPIReader()},

@@ -64,7 +64,7 @@ func (s *Service) Settle(ctx context.Context) {
 			return
 		}
 		if err := s.settle(ctx, id); err != nil {
-			klog.FromContext(ctx).Info("Cannot bring the replicas in line with their volume; trying again", "volume", id, "err", err)
+			klog.FromContext(ctx).Info("Cannot bring the replicas in line with their volume; trying again", "volume", id, "reason", err)
 			s.unsettled.AddRateLimited(id)
 		} else {
 			s.unsettled.Forget(id)
@@ -183,7 +183,7 @@ func (s *Service) takeBackAll(ctx context.Context) error {
 	for i := range volumes.Items {
 		over := func(h v1alpha1.VolumeHost) bool { return asked(h) && !exists[h.VolumeAttachment] }
 		if _, err := s.endAttachments(ctx, &volumes.Items[i], over); err != nil {
-			return err
+			return fmt.Errorf("volume %s: %w", volumes.Items[i].Name, err)
 		}
 	}
 	return nil

@@ -233,7 +233,7 @@ func (s *Service) deleteSnapshot(ctx context.Context, id string) error {
 		if err != nil {
 			return fmt.Errorf("delete NvmfSnapshot %s: %w", id, err)
 		}
-		klog.FromContext(ctx).Info("Deleting snapshot", "snapshot", id, "node", snap.Spec.Node)
+		klog.FromContext(ctx).Info("Deleting snapshot", "snapshot", id, "volume", snap.Spec.Volume, "node", snap.Spec.Node)
 		return s.waitSnapshotGone(wctx, snap)
 	}
 }

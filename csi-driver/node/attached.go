@@ -10,12 +10,14 @@ import (
 	"strings"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 	"github.com/weft-storage/weft/csi-driver/publishcontext"
+	"github.com/weft-storage/weft/internal/tracing"
 )
 
 // readTimeout bounds one read of an object.
@@ -151,7 +153,10 @@ func gone(err error) bool {
 // attached reads what an attachment of a volume is now. It fails with errUnread when that cannot be read, with
 // errNotAttached when the attachment has ended, and with errNotServed when a replica's node does not say yet how this
 // node reaches it. Of a mirrored volume, replicas may be away.
-func (s *Service) attached(ctx context.Context, volume, attachment string) (attached, error) {
+func (s *Service) attached(ctx context.Context, volume, attachment string) (_ attached, err error) {
+	call := trace.SpanFromContext(ctx)
+	ctx, span := tracing.Start(ctx, "read attachment", tracing.VolumeKey.String(volume))
+	defer func() { tracing.End(span, err) }()
 	v, err := s.readVolume(ctx, volume)
 	if gone(err) {
 		return attached{}, fmt.Errorf("%w: NvmfVolume %s is deleted", errNotAttached, volume)
@@ -159,6 +164,7 @@ func (s *Service) attached(ctx context.Context, volume, attachment string) (atta
 	if err != nil {
 		return attached{}, err
 	}
+	traceObject(ctx, call, v)
 	host := v1alpha1.HostNQN(attachment)
 	listed := v.Listed(host)
 	if listed == nil {
@@ -277,4 +283,18 @@ func decode(m map[string]string) (attachment string, err error) {
 		return "", invalid("%v", err)
 	}
 	return c.Attachment, nil
+}
+
+// traceObject names the claim of a volume in the span of a call, and links it to the call that has written the volume
+// last: as a rule the one that has attached it to this node.
+func traceObject(ctx context.Context, call trace.Span, v *v1alpha1.NvmfVolume) {
+	if !call.IsRecording() {
+		return
+	}
+	if claim, ok := tracing.Claim(v1alpha1.ClaimOf(v)); ok {
+		call.SetAttributes(claim)
+	}
+	if cause := tracing.FromParent(ctx, v.Annotations[v1alpha1.TraceParentKey]); cause.IsValid() {
+		call.AddLink(trace.Link{SpanContext: cause})
+	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
 	"github.com/weft-storage/weft/csi-driver/node/internal/keeper"
 	"github.com/weft-storage/weft/internal/header"
+	"github.com/weft-storage/weft/internal/tracing"
 )
 
 // nobody holds a mirror: a keeper for this attachment takes away what is left of one.
@@ -26,7 +27,9 @@ const nobody = "00000000-0000-0000-0000-000000000000"
 
 // startMirror starts the volume's mirror, and returns when its device may be used: it is made of the replicas that the
 // record says are in sync, and these are equal. Begin tells what the first headers say; nil allows none.
-func (st staging) startMirror(ctx context.Context, begin beginHeader) (base, error) {
+func (st staging) startMirror(ctx context.Context, begin beginHeader) (_ base, err error) {
+	ctx, span := tracing.Start(ctx, "start mirror")
+	defer func() { tracing.End(span, err) }()
 	m, err := st.keep(ctx)
 	if err != nil {
 		return base{}, err

@@ -14,9 +14,9 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/node/internal/doing"
 	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
 	"github.com/weft-storage/weft/csi-driver/node/internal/mapper"
-	"github.com/weft-storage/weft/csi-driver/node/internal/modules"
 )
 
 const (
@@ -57,7 +57,7 @@ func (n EncryptionNeeds) Load(ctx context.Context) error {
 
 // Loader makes the kernel ready for something, unless it is; *md.Host, *mapper.Host and EncryptionNeeds.
 type Loader interface {
-	// Load fails with modules.ErrNoProgram or modules.ErrMissing when something is missing; with another error, that is
+	// Load fails with doing.ErrNoProgram or doing.ErrNoModule when something is missing; with another error, that is
 	// not known.
 	Load(ctx context.Context) error
 }
@@ -118,9 +118,9 @@ func (r *NeedsReporter) Look(ctx context.Context) (available bool, err error) {
 		switch {
 		case err == nil:
 			continue
-		case errors.Is(err, modules.ErrMissing):
+		case errors.Is(err, doing.ErrNoModule):
 			reason, remedy = v1alpha1.ReasonModuleMissing, moduleRemedy
-		case errors.Is(err, modules.ErrNoProgram):
+		case errors.Is(err, doing.ErrNoProgram):
 			reason, remedy = v1alpha1.ReasonProgramMissing, programRemedy
 		default:
 			unknown = errors.Join(unknown, err)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -26,6 +27,7 @@ import (
 	"github.com/weft-storage/weft/csi-driver/node"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 	"github.com/weft-storage/weft/csi-driver/node/nodetest"
+	"github.com/weft-storage/weft/internal/tracing"
 )
 
 const (
@@ -86,16 +88,16 @@ func setUp(t testing.TB) *suite {
 	s.objects = nodetest.Objects{vol: &s.context}
 	service.Volumes = s.objects
 	s.serve(size)
-	s.NodeClient = csi.NewNodeClient(s.dial())
+	s.NodeClient = csi.NewNodeClient(s.dial(nil))
 	return s
 }
 
-// dial serves the node service on a socket and connects to it.
-func (s *suite) dial() *grpc.ClientConn {
+// dial serves the node service on a socket, to be traced unless there is no provider, and connects to it.
+func (s *suite) dial(traces trace.TracerProvider) *grpc.ClientConn {
 	s.Helper()
 	dir, err := os.MkdirTemp("", "weft") // a socket's path has at most 107 bytes
 	must(s, err)
-	ctx, stop := context.WithCancel(context.Background())
+	ctx, stop := context.WithCancel(tracing.NewContext(context.Background(), traces))
 	listener, err := server.Listen(ctx, "unix://"+dir+"/csi.sock")
 	must(s, err)
 	done := make(chan error, 1)

@@ -5,12 +5,15 @@ package agent
 import (
 	"context"
 	"fmt"
+	"iter"
+	"slices"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/weft-storage/weft/dataplane/agent/decide"
 	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/internal/tracing"
 )
 
 // engineTimeout bounds one bulk call, so that a drive that hangs does not keep the rest of the node from being served.
@@ -19,9 +22,9 @@ const engineTimeout = 2 * time.Minute
 // act does the operations of a decision in bulk and records the outcome of each in s.Attempts.
 // The order is safe to be interrupted anywhere: what takes away comes before
 // what gives, exports come after the volumes in them, and portals last. Nothing in it undoes anything.
-func (r *Reconciler) act(ctx context.Context, e engine.Engine, s *decide.Observed, d decide.Decision) {
+func (r *Reconciler) act(ctx context.Context, e engine.Engine, s *decide.Observed, d decide.Decision, n *round) {
 	ops := d.Operations
-	a := attempter{ctx: ctx, attempts: s.Attempts, metrics: r.metrics}
+	a := attempter{ctx: ctx, attempts: s.Attempts, metrics: r.metrics, round: n}
 	do(a, decide.VerbOpenPool, ops.OpenPools, func(d engine.Device) string { return d.ID }, e.OpenPools)
 	do(a, decide.VerbForgetPool, ops.ForgetPools, func(device string) string { return device }, e.ForgetPools)
 	do(a, decide.VerbUnexport, ops.Unexport, func(nqn string) string { return nqn }, e.Unexport)
@@ -60,6 +63,7 @@ type attempter struct {
 	ctx      context.Context
 	attempts decide.Attempts
 	metrics  *Metrics
+	round    *round
 }
 
 // do one bulk call, if there is something to do and the agent is not being stopped.
@@ -67,27 +71,65 @@ func do[T any](a attempter, verb decide.Verb, items []T, key func(T) string, cal
 	if len(items) == 0 || a.ctx.Err() != nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(a.ctx, engineTimeout)
-	defer cancel()
-	errs := call(ctx, items)
-	var failed []error
+	keys := make([]string, len(items))
 	for i, item := range items {
+		keys[i] = key(item)
+	}
+	ctx, cancel := context.WithTimeout(a.round.begin(a.ctx, keys), engineTimeout)
+	defer cancel()
+	inside, span := a.round.call(ctx, verb, len(items))
+	errs := call(inside, items)
+	var failed []error
+	var volumes, failedVolumes []string
+	for i, key := range keys {
 		var err error
 		if i < len(errs) {
 			err = errs[i]
 		} else {
 			err = fmt.Errorf("%s: %w: %d answers to %d items", verb, engine.ErrUnavailable, len(errs), len(items))
 		}
-		a.attempts.Record(verb, key(item), err)
+		a.attempts.Record(verb, key, err)
+		volume := a.round.note(verb, key, err)
 		if err != nil {
 			a.metrics.engineErrors.WithLabelValues(string(verb)).Inc()
-			failed = append(failed, err)
+			failed, failedVolumes = append(failed, err), append(failedVolumes, volume)
+		} else {
+			volumes = append(volumes, volume)
 		}
 	}
 	logger := log.FromContext(ctx).WithValues("method", verb, "items", len(items))
-	if len(failed) > 0 {
-		logger.Error(firstFew(failed), "The engine rejected operations", "failed", len(failed))
-		return
+	for of := range eachLine(failedVolumes) {
+		logger.Error(firstFew(failed), "The engine rejected operations", append(of, "failed", len(failed))...)
 	}
-	logger.Info("The engine completed operations")
+	for of := range eachLine(volumes) {
+		logger.Info("The engine completed operations", of...)
+	}
+	span.SetAttributes(tracing.FailedKey.Int(len(failed)))
+	tracing.End(span, firstFew(failed))
+}
+
+// volumesPerLine of the log bounds a line to about 4 KiB; container runtimes cut lines at 16 KiB.
+const volumesPerLine = 100
+
+// eachLine of the log about operations on these volumes, as keys and values. Each volume is named, so that it can be
+// searched for: a target that comes back with thousands takes several lines. An empty name is of what is no volume's.
+func eachLine(volumes []string) iter.Seq[[]any] {
+	return func(yield func([]any) bool) {
+		for part := range slices.Chunk(volumes, volumesPerLine) {
+			named := slices.DeleteFunc(slices.Clone(part), func(volume string) bool { return volume == "" })
+			slices.Sort(named)
+			named = slices.Compact(named)
+			var of []any
+			switch len(named) {
+			case 0:
+			case 1:
+				of = []any{"volume", named[0]}
+			default:
+				of = []any{"volume", named}
+			}
+			if !yield(of) {
+				return
+			}
+		}
+	}
 }

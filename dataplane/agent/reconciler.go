@@ -25,6 +25,7 @@ import (
 	"github.com/weft-storage/weft/dataplane/balance"
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/internal/dhchap"
+	"github.com/weft-storage/weft/internal/tracing"
 )
 
 const (
@@ -84,7 +85,9 @@ type Reconciler struct {
 	recorder events.EventRecorder
 	metrics  *Metrics
 
-	own     ownWrites
+	own ownWrites
+	// seen are the changes of objects that calls may still wait for, while tracing is on.
+	seen    map[types.UID]change
 	keys    keyring
 	started time.Time
 	// What follows only saves work or noise: a successor does without.
@@ -132,7 +135,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	}
 	e := r.engineOf(s)
 	r.Targets.Use(e)
-	d := r.decideAndAct(ctx, e, s)
+	n := r.newRound(ctx, s)
+	d := r.decideAndAct(ctx, e, s, n)
+	defer n.end(ctx, d)
+	ctx = n.in(ctx)
 	if err := ctx.Err(); err != nil {
 		return reconcile.Result{}, err
 	}
@@ -243,10 +249,10 @@ func (r *Reconciler) engineOf(s *decide.Observed) engine.Engine {
 
 // decideAndAct in rounds, until nothing is left to try, and answers the last decision. When the target came back in the
 // middle, what was seen of it and tried before says nothing of its new life.
-func (r *Reconciler) decideAndAct(ctx context.Context, e engine.Engine, s *decide.Observed) decide.Decision {
+func (r *Reconciler) decideAndAct(ctx context.Context, e engine.Engine, s *decide.Observed, n *round) decide.Decision {
 	for round := 1; ; round++ {
 		if e != nil {
-			r.timed("gather", func() { s.Target = lookAt(ctx, e, *s.Node.Spec.Plan, s.Target) })
+			r.timed(n.in(ctx), "gather", func(ctx context.Context) { s.Target = lookAt(ctx, e, *s.Node.Spec.Plan, s.Target) })
 			r.observeWaits(s)
 			if r.noteChanges() && round <= maxRounds {
 				s.Target, s.Attempts = decide.Target{}, decide.Attempts{}
@@ -257,7 +263,7 @@ func (r *Reconciler) decideAndAct(ctx context.Context, e engine.Engine, s *decid
 		if d.Operations.Empty() || round > maxRounds || ctx.Err() != nil {
 			return d
 		}
-		r.timed("act", func() { r.act(ctx, e, s, d) })
+		r.timed(ctx, "act", func(ctx context.Context) { r.act(ctx, e, s, d, n) })
 	}
 }
 
@@ -405,7 +411,7 @@ func readiness(e engine.Engine, t decide.Target) error {
 // the next reconciliation: the target's hosts wait for that one, and nobody waits for a status that is out of date.
 func (r *Reconciler) publish(ctx, unchanged context.Context, s *decide.Observed, d decide.Decision) error {
 	var errs []error
-	r.timed("publish", func() {
+	r.timed(ctx, "publish", func(ctx context.Context) {
 		for _, failed := range []map[string]error{
 			release(ctx, unchanged, r, volumeKind, s.Volumes, d.ReleaseVolumes),
 			release(ctx, unchanged, r, snapshotKind, s.Snapshots, d.ReleaseSnapshots),
@@ -453,8 +459,10 @@ func (r *Reconciler) Ready() error {
 	return r.ready
 }
 
-func (r *Reconciler) timed(phase string, do func()) {
+func (r *Reconciler) timed(ctx context.Context, phase string, do func(context.Context)) {
 	start := r.Clock.Now()
-	do()
+	ctx, span := tracing.Start(ctx, phase)
+	defer span.End()
+	do(ctx)
 	r.metrics.phaseSeconds.WithLabelValues(phase).Observe(r.Clock.Since(start).Seconds())
 }

@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+
+	"go.opentelemetry.io/otel/trace"
 )
 
 // Request is a call of SPDK whose answer is an R. The package's request types are all there are.
@@ -71,7 +73,7 @@ func Each[R any, Q Request[R]](ctx context.Context, on Caller, reqs []Q) ([]R, [
 // is full or there is no connection yet, and not after ctx has ended. Calls of one goroutine
 // reach SPDK in the order they were started, as long as the connection lasts.
 func Start[R any](ctx context.Context, on Caller, req Request[R]) *Pending[R] {
-	p := &Pending[R]{ctx: ctx, method: req.method()}
+	p := &Pending[R]{ctx: ctx, method: req.method(), span: startSpan(ctx, req.method())}
 	p.conn, p.call, p.err = start(ctx, on, req)
 	return p
 }
@@ -102,11 +104,19 @@ type Pending[R any] struct {
 	conn   *Conn
 	call   *call
 	err    error
+	// span of the call; nil when it has none.
+	span trace.Span
 }
 
 // Wait for the answer. It ends at the latest with the context that the call was
 // started with. It may be called again, and gives the same answer.
 func (p *Pending[R]) Wait() (R, error) {
+	result, err := p.wait()
+	endSpan(p.span, p.call, err)
+	return result, err
+}
+
+func (p *Pending[R]) wait() (R, error) {
 	var result R
 	if p.call == nil {
 		return result, p.fail(false, p.err)

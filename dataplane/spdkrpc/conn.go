@@ -56,9 +56,10 @@ type call struct {
 	onLvstore bool
 	// written: the writer has taken it; from then on it may be carried out. Guarded by Conn.mu.
 	written bool
-	// done is closed once answer is set.
+	// done is closed once answer is set, and ended with it.
 	done   chan struct{}
 	answer answer
+	ended  time.Time
 }
 
 // answer of a call: one of the three.
@@ -179,7 +180,7 @@ func (call *call) finish(a answer) {
 	case <-call.done:
 		// Abandoned: the late answer is dropped.
 	default:
-		call.answer = a
+		call.answer, call.ended = a, time.Now()
 		close(call.done)
 	}
 }

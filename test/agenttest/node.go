@@ -89,7 +89,7 @@ func (n *Node) watch(ctx context.Context) (err error) {
 func (n *Node) socket() string { return filepath.Join(n.dir, "spdk.sock") }
 
 func (n *Node) engine(socket string) (*spdk.Engine, error) {
-	return spdk.New(spdk.Config{Root: n.dir, Socket: filepath.Base(socket), StateDir: "/"})
+	return spdk.New(spdk.Config{Root: n.dir, Socket: "/" + filepath.Base(socket), StateDir: "/"})
 }
 
 func (n *Node) launch(ctx context.Context) error {

@@ -67,6 +67,7 @@ var variations = map[string][]string{
 		"--set", "metrics.prometheusRule.enabled=true,metrics.prometheusRule.labels.release=prometheus",
 		"--set", "metrics.dashboards.enabled=true,metrics.dashboards.annotations.grafana_folder=Storage",
 		"--set", "networkPolicy.restrictEgress=true,networkPolicy.apiServer.ports={443},networkPolicy.apiServer.cidrs={10.96.0.1/32}",
+		"--set", "tracing.endpoint=https://$(HOST_IP):4317,tracing.samplingRatio=0.5,tracing.tls.secretName=collector,tracing.tls.clientCertificate=true",
 		"--set", "apiPriority.controllerShares=40,apiPriority.nodeShares=50",
 	},
 	"digests": {

@@ -44,6 +44,14 @@ func TestWrongValuesAreRefusedWithAMessage(t *testing.T) {
 		{"metrics.readers[0].namespace=x,metrics.readers[0].name=x,metrics.service.enabled=false", "metrics.readers requires metrics.service.enabled"},
 		{"metrics.serviceMonitor.interval=30", "at '/metrics/serviceMonitor/interval'"},
 		{"metrics.serviceMonitor.enabled=true,metrics.service.enabled=false", "metrics.serviceMonitor.enabled requires metrics.service.enabled"},
+		{"tracing.endpoint=collector:4317", "at '/tracing/endpoint'"},
+		{"tracing.endpoint=http://collector", "at '/tracing/endpoint'"},
+		{"tracing.endpoint=http://me:secret@collector:4317", "at '/tracing/endpoint'"},
+		{"tracing.samplingRatio=2", "at '/tracing/samplingRatio': maximum: got 2, want 1"},
+		{"tracing.samplingRatio=1.5", "at '/tracing/samplingRatio'"},
+		{"tracing.enabled=true", "'enabled' not allowed"},
+		{"tracing.endpoint=https://collector:4317", "tracing.endpoint with https:// requires tracing.tls.secretName"},
+		{"tracing.endpoint=http://collector:4317,tracing.tls.secretName=x", "requires a tracing.endpoint with https://"},
 	} {
 		t.Run(test.set, func(t *testing.T) {
 			_, stderr, err := helm(t, "template", "weft", chart, "--namespace", namespace, "--kube-version", "1.32.0", "--set", test.set)

@@ -130,3 +130,52 @@ provisioner attacher resizer
 {{- $wanted := .Values.csi.controller.snapshotter.enabled -}}
 {{- if or (eq $wanted "Always") (and (eq $wanted "Auto") (.Capabilities.APIVersions.Has "snapshot.storage.k8s.io/v1/VolumeSnapshot")) }} snapshotter{{ end }}
 {{- end }}
+
+{{/* What the environment of a process says about traces; nothing while they are off. */}}
+{{- define "weft.tracingEnv" -}}
+{{- with .Values.tracing -}}
+{{- if .endpoint -}}
+{{- if and (hasPrefix "https://" .endpoint) (not .tls.secretName) -}}
+{{- fail "tracing.endpoint with https:// requires tracing.tls.secretName" -}}
+{{- end -}}
+{{- if and .tls.secretName (hasPrefix "http://" .endpoint) -}}
+{{- fail "tracing.tls.secretName requires a tracing.endpoint with https://" -}}
+{{- end -}}
+- name: HOST_IP
+  valueFrom:
+    fieldRef:
+      fieldPath: status.hostIP
+- name: OTEL_EXPORTER_OTLP_ENDPOINT
+  value: {{ .endpoint | quote }}
+- name: OTEL_TRACES_SAMPLER
+  value: parentbased_traceidratio
+- name: OTEL_TRACES_SAMPLER_ARG
+  value: {{ .samplingRatio | quote }}
+- name: OTEL_RESOURCE_ATTRIBUTES
+  value: k8s.node.name=$(NODE_NAME),k8s.namespace.name=$(POD_NAMESPACE)
+{{- if .tls.secretName }}
+- name: OTEL_EXPORTER_OTLP_CERTIFICATE
+  value: /etc/weft/tracing/ca.crt
+{{- if .tls.clientCertificate }}
+- name: OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE
+  value: /etc/weft/tracing/tls.crt
+- name: OTEL_EXPORTER_OTLP_CLIENT_KEY
+  value: /etc/weft/tracing/tls.key
+{{- end }}
+{{- end }}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{- define "weft.tracingMount" -}}
+{{- if and .Values.tracing.endpoint .Values.tracing.tls.secretName -}}
+- {name: tracing, mountPath: /etc/weft/tracing, readOnly: true}
+{{- end -}}
+{{- end }}
+
+{{- define "weft.tracingVolume" -}}
+{{- if and .Values.tracing.endpoint .Values.tracing.tls.secretName -}}
+- name: tracing
+  secret: {secretName: {{ .Values.tracing.tls.secretName | quote }}}
+{{- end -}}
+{{- end }}

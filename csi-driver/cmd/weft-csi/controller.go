@@ -25,7 +25,7 @@ func controllerCommand() *cobra.Command {
 		Use:   "controller",
 		Short: "Run the CSI controller service",
 		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
+		RunE:  func(cmd *cobra.Command, _ []string) error { return traced(cmd.Context(), "weft-csi-controller", o.run) },
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&o.endpoint, "endpoint", "unix:///csi/csi.sock", "endpoint of the CSI controller service")

@@ -19,6 +19,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
 	"github.com/go-logr/logr"
+
+	"github.com/weft-storage/weft/internal/tracing"
 )
 
 // version is set by the linker.
@@ -53,6 +55,16 @@ func command() *cobra.Command {
 	cmd.PersistentFlags().AddGoFlagSet(flag.CommandLine)
 	cmd.AddCommand(controllerCommand(), nodeCommand())
 	return cmd
+}
+
+// traced runs a service in a context in which it is traced as the environment says, until it ends.
+func traced(ctx context.Context, service string, run func(context.Context) error) error {
+	ctx, stop, err := tracing.Setup(ctx, service, version)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	return run(ctx)
 }
 
 // apiServer finds the API server. controller-runtime logs only after it: it would log a failure that is returned too.

@@ -22,7 +22,7 @@ func nodeCommand() *cobra.Command {
 		Use:   "node",
 		Short: "Run the CSI node service: connect and mount volumes on this node",
 		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
+		RunE:  func(cmd *cobra.Command, _ []string) error { return traced(cmd.Context(), "weft-csi-node", o.run) },
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&o.Endpoint, "endpoint", "unix:///var/lib/kubelet/plugins/csi.weft.storage/csi.sock", "endpoint of the CSI node service; the kubelet must be able to access it at the same path")

@@ -18,6 +18,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/kubernetes-csi/csi-lib-utils/protosanitizer"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -75,10 +76,10 @@ func Listen(ctx context.Context, endpoint string) (net.Listener, error) {
 
 // Serve answers calls until the context ends, then lets running calls end, within a limit. Each call is logged here,
 // once, without its secrets: failures, and at verbosity 4 all. Those around it see each call with the answer that the
-// caller gets.
+// caller gets. Calls that are to change something are traced, if the context has a tracing.Provider.
 func Serve(ctx context.Context, listener net.Listener, register func(grpc.ServiceRegistrar), around ...grpc.UnaryServerInterceptor) error {
 	log := logr.FromContextOrDiscard(ctx)
-	s := grpc.NewServer(grpc.ChainUnaryInterceptor(append(around, intercept(log))...))
+	s := grpc.NewServer(append(traced(ctx), grpc.ChainUnaryInterceptor(append(around, intercept(log))...))...)
 	register(s)
 	failed := make(chan error, 1)
 	go func() { failed <- s.Serve(listener) }()
@@ -107,6 +108,10 @@ func intercept(log logr.Logger) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
 		method := methodOf(info)
 		log := log.WithValues("method", method)
+		if span := trace.SpanFromContext(ctx); span.IsRecording() {
+			span.SetAttributes(attributes(req)...)
+			log = log.WithValues("trace", span.SpanContext().TraceID().String())
+		}
 		log.V(4).Info("Call", "request", protosanitizer.StripSecrets(req))
 		defer func() {
 			if p := recover(); p != nil {
@@ -132,11 +137,9 @@ func methodOf(info *grpc.UnaryServerInfo) string {
 
 // values name what a request is about, for the log.
 func values(req any) []any {
-	if v, ok := req.(interface{ GetVolumeId() string }); ok {
-		return []any{"volume", v.GetVolumeId()}
+	var named []any
+	for _, a := range attributes(req) {
+		named = append(named, strings.TrimPrefix(string(a.Key), "weft."), a.Value.AsString())
 	}
-	if v, ok := req.(interface{ GetName() string }); ok {
-		return []any{"volume", v.GetName()}
-	}
-	return nil
+	return named
 }

@@ -34,6 +34,8 @@ type Attached struct {
 	Blank, Written, AllowFormat bool
 	// Encryption of the volume.
 	Encryption v1alpha1.VolumeEncryption
+	// TraceParent is what the call left that has attached it.
+	TraceParent string
 	// Source of the volume's first data.
 	Source *v1alpha1.VolumeSource
 	// SnapshotOf makes this a snapshot, of the volume with that name.
@@ -104,6 +106,9 @@ func (a Attached) Volume(name string) *v1alpha1.NvmfVolume {
 	v.Name = name
 	v.Spec.UUID, v.Spec.Target = a.UUID, a.Target
 	v.Annotations = map[string]string{v1alpha1.PVCNameKey: a.Claim, v1alpha1.PVCNamespaceKey: a.ClaimNamespace}
+	if a.TraceParent != "" {
+		v.Annotations[v1alpha1.TraceParentKey] = a.TraceParent
+	}
 	v.Spec.Members = []v1alpha1.VolumeMember{{Name: a.Replica, UUID: a.replicaUUID(), Node: "storage-1"}}
 	v.Spec.Size = *resource.NewQuantity(a.SizeBytes, resource.BinarySI)
 	v.Spec.Encryption = a.Encryption

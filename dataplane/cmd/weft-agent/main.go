@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"go.uber.org/zap/zapcore"
 	"k8s.io/client-go/rest"
@@ -21,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
 	"github.com/weft-storage/weft/dataplane/agent"
+	"github.com/weft-storage/weft/internal/tracing"
 )
 
 // version is set by the linker.
@@ -67,7 +69,12 @@ func command() *cobra.Command {
 			logger := zap.New(zap.UseFlagOptions(&logging)).WithValues("node", options.NodeName)
 			ctrl.SetLogger(logger)
 			klog.SetLogger(logger) // the lease is renewed by client-go, which logs through klog
-			return agent.Run(cmd.Context(), config, options)
+			ctx, stop, err := tracing.Setup(logr.NewContext(cmd.Context(), logger), "weft-agent", version)
+			if err != nil {
+				return err
+			}
+			defer stop()
+			return agent.Run(ctx, config, options)
 		},
 	}
 	flags := cmd.Flags()

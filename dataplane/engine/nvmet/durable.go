@@ -21,7 +21,7 @@ func (h *host) makeServedSynchronous(ctx context.Context) error {
 	for _, s := range all {
 		for _, ns := range s.namespaces {
 			if err := device.MakeSynchronous(ns.path); err != nil {
-				logr.FromContextOrDiscard(ctx).Error(err, "A served volume can lose acknowledged writes", "subsystem", s.nqn)
+				logr.FromContextOrDiscard(ctx).Error(err, "A served volume can lose acknowledged writes", "nqn", s.nqn)
 			}
 		}
 	}

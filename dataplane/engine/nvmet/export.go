@@ -19,6 +19,7 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/device"
 	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/internal/tracing"
 )
 
 // Export implements engine.Engine.
@@ -144,10 +145,12 @@ func pathsOf(x engine.Export, stored *store) (map[engine.ID]string, error) {
 func (h *host) apply(ctx context.Context, want subsystem, todo []step) error {
 	var links []error
 	for _, s := range todo {
+		ctx, span := tracing.Start(ctx, "nvmet "+string(s.do), tracing.NQNKey.String(want.nqn))
 		err := h.applyOne(ctx, want, s)
 		if err != nil {
 			err = fmt.Errorf("%s of %s: %w", s.do, want.nqn, err)
 		}
+		tracing.End(span, err)
 		if s.do == linkPort {
 			links = append(links, err)
 		} else if err != nil {

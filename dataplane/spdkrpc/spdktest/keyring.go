@@ -46,12 +46,12 @@ func (a *app) namedKey(name string) (*key, bool) {
 	return a.keys[i], true
 }
 
-// checkKeyFile wants an absolute path, nobody else's access, and this process's user as the owner.
-func checkKeyFile(path string) syscall.Errno {
+// checkKeyFile under a root wants an absolute path, nobody else's access, and this process's user as the owner.
+func checkKeyFile(root, path string) syscall.Errno {
 	if !filepath.IsAbs(path) {
 		return syscall.EPERM
 	}
-	info, err := os.Stat(path)
+	info, err := os.Stat(filepath.Join(root, path))
 	if err != nil {
 		return errnoOf(err)
 	}
@@ -76,7 +76,7 @@ func (a *app) keyringFileAdd(r *request) {
 		r.errno(syscall.EEXIST)
 		return
 	}
-	if e := checkKeyFile(path); e != 0 {
+	if e := checkKeyFile(a.opts.Root, path); e != 0 {
 		r.errno(e)
 		return
 	}

@@ -37,7 +37,8 @@ type Options struct {
 	RDMADevices []string
 	// WithoutRDMA is a target that was built without RDMA: to it, RDMA is no transport.
 	WithoutRDMA bool
-	// Root of the filesystem in which bdev_aio_create finds files and devices. Default: the machine's.
+	// Root of the filesystem in which bdev_aio_create finds files and devices, and the keyring the files of keys.
+	// Default: the machine's.
 	Root string
 	// Drives are what bdev_nvme_attach_controller finds on the PCI bus.
 	Drives []Drive

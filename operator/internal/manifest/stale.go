@@ -18,7 +18,7 @@ import (
 // what is dropped alone.
 func IgnoreStale(ctx context.Context, err error) error {
 	if IsStale(err) {
-		log.FromContext(ctx).V(1).Info("the cache is behind the API server; waiting for its event", "why", err.Error())
+		log.FromContext(ctx).V(1).Info("the cache is behind the API server; waiting for its event", "reason", err.Error())
 		return nil
 	}
 	return err

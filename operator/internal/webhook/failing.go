@@ -21,7 +21,7 @@ func failing(webhook http.Handler) http.Handler {
 		var review admissionv1.AdmissionReview
 		if err := json.Unmarshal(answer.body.Bytes(), &review); err == nil && review.Response != nil {
 			if is := review.Response.Result; is != nil && is.Code >= http.StatusInternalServerError {
-				log.FromContext(r.Context()).Info("An NvmfTarget could not be judged; the webhook's failurePolicy decides", "why", is.Message)
+				log.FromContext(r.Context()).Info("An NvmfTarget could not be judged; the webhook's failurePolicy decides", "reason", is.Message)
 				http.Error(w, is.Message, int(is.Code))
 				return
 			}

@@ -127,7 +127,7 @@ func (k *Keeper) write(ctx context.Context, secret *corev1.Secret, decided Decis
 	if err := k.Update(ctx, secret, client.FieldOwner(v1alpha1.OperatorFieldManager)); err != nil {
 		return fmt.Errorf("update Secret %s: %w", SecretName, err)
 	}
-	log.FromContext(ctx).Info("wrote the webhook's certificate", "why", decided.Why, "until", decided.Certificate.Leaf.NotAfter)
+	log.FromContext(ctx).Info("wrote the webhook's certificate", "reason", decided.Why, "until", decided.Certificate.Leaf.NotAfter)
 	return nil
 }
 

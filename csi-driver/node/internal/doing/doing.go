@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package doing keeps what a call is doing in this machine's kernel. Neither a deadline nor a signal ends a system call
-// on a device that does not answer, so whoever waits for the call is told what hangs, and since when.
+// Package doing has how a call asks this machine's kernel for something: what it is doing there, and the modules that
+// it needs. Neither a deadline nor a signal ends a system call on a device that does not answer, so whoever waits for
+// the call is told what hangs, and since when.
 package doing
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
+
+	"github.com/weft-storage/weft/internal/tracing"
 )
 
 // Limit is how long a step may take before it is reported. It is as long as the kernel itself gives a task before it
@@ -59,12 +63,26 @@ type key struct{}
 // Context for what belongs to the task.
 func (t *Task) Context(ctx context.Context) context.Context { return context.WithValue(ctx, key{}, t) }
 
-// Begin a step of the context's task, until end is called. Without a task it does nothing.
+// Begin a step of the context's task, until end is called. Without a task, only a trace has it.
 func Begin(ctx context.Context, what string) (end func()) {
+	_, span := tracing.Start(ctx, nameOf(what), tracing.StepKey.String(what))
 	t, ok := ctx.Value(key{}).(*Task)
 	if !ok {
-		return func() {}
+		return func() { span.End() }
 	}
 	t.set(&Step{What: what, Since: t.Now()})
-	return func() { t.set(nil) }
+	return func() {
+		t.set(nil)
+		span.End()
+	}
+}
+
+// nameOf a step in traces: its verb, and the program if one runs, so that steps of one kind have one name.
+func nameOf(what string) string {
+	verb, rest, _ := strings.Cut(what, " ")
+	if verb == "running" {
+		program, _, _ := strings.Cut(rest, " ")
+		return verb + " " + program
+	}
+	return verb
 }

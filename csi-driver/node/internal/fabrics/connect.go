@@ -19,6 +19,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/internal/tracing"
 )
 
 // DefaultKeepAlive is the time within which a host and a target must hear of each other. It forgives either that is
@@ -58,7 +59,9 @@ var modules = map[v1alpha1.TransportType]string{
 //
 // Without the kernel's multipath (nvme_core.multipath=N) each controller would be
 // a block device of its own, so that only one portal is connected.
-func (h *Host) Connect(ctx context.Context, c Connection) error {
+func (h *Host) Connect(ctx context.Context, c Connection) (err error) {
+	ctx, span := tracing.Start(ctx, "connect", tracing.NQNKey.String(c.NQN))
+	defer func() { tracing.End(span, err) }()
 	if len(c.Portals) == 0 {
 		return fmt.Errorf("%w: %s has no portal", ErrInvalid, c.NQN)
 	}

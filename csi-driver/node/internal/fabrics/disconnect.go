@@ -18,6 +18,7 @@ import (
 	"github.com/weft-storage/weft/csi-driver/node/internal/doing"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics/own"
 	"github.com/weft-storage/weft/csi-driver/node/internal/mapper"
+	"github.com/weft-storage/weft/internal/tracing"
 )
 
 // Disconnect takes this machine's controllers of a subsystem away, and returns when they are gone from sysfs. Nothing
@@ -27,7 +28,9 @@ import (
 // It fails with an *InUseError when the volume itself is in use; with NGUID empty (not
 // known) that is any namespace of the subsystem. It fails with a *StuckError naming the controllers when the context
 // ends first. One that the kernel cannot finish with never holds up other subsystems.
-func (h *Host) Disconnect(ctx context.Context, id ID) error {
+func (h *Host) Disconnect(ctx context.Context, id ID) (err error) {
+	ctx, span := tracing.Start(ctx, "disconnect", tracing.NQNKey.String(id.NQN))
+	defer func() { tracing.End(span, err) }()
 	if err := h.flights.wait(ctx, func(key flightKey) bool { return key.nqn == id.NQN }); err != nil {
 		return fmt.Errorf("disconnect %s: a connection is still being made: %w", id.NQN, err)
 	}

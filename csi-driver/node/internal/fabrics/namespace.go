@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/weft-storage/weft/csi-driver/node/internal/doing"
+	"github.com/weft-storage/weft/internal/tracing"
 )
 
 // FindNamespace finds a volume's block device, by both its names. It fails with ErrNotFound when the host has none now.
@@ -123,10 +124,12 @@ func (n Namespace) Fits(minBytes int64) error {
 // WaitNamespace waits until a volume can be used: a path of it is live, its
 // device node is there, and it has at least minBytes; a size that is too small is asked for again, once. It
 // fails with a *NotReadyError that says what is missing: when the context ends, and at once when nothing is connected.
-func (h *Host) WaitNamespace(ctx context.Context, id ID, minBytes int64) (Namespace, error) {
+func (h *Host) WaitNamespace(ctx context.Context, id ID, minBytes int64) (_ Namespace, err error) {
+	ctx, span := tracing.Start(ctx, "wait for namespace", tracing.NQNKey.String(id.NQN))
+	defer func() { tracing.End(span, err) }()
 	var found Namespace
 	lacks, rescanned := "", false
-	err := wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
+	err = wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
 		ns, missing, err := h.look(id)
 		if err != nil {
 			return false, err

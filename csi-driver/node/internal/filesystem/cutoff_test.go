@@ -36,7 +36,7 @@ func TestExt4ThatWasCutOff(t *testing.T) {
 				writeAt(t, device, r.SizeBytes/2, strings.Repeat("x", 1<<20))
 			}
 			m := &mkfs{T: t, Host: h, Request: r}
-			h.Exec = tracing{exec.New(), m.before}
+			h.Exec = stopping{exec.New(), m.before}
 			if err := h.Prepare(t.Context(), r); err != nil {
 				t.Fatal(err)
 			}
@@ -128,13 +128,13 @@ func (m *mkfs) again() {
 	}
 }
 
-// tracing runs mkfs with a stop before each of its system calls.
-type tracing struct {
+// stopping runs mkfs with a stop before each of its system calls.
+type stopping struct {
 	exec.Interface
 	before func(number int)
 }
 
-func (i tracing) CommandContext(ctx context.Context, name string, args ...string) exec.Cmd {
+func (i stopping) CommandContext(ctx context.Context, name string, args ...string) exec.Cmd {
 	if !strings.HasPrefix(name, "mkfs.") {
 		return i.Interface.CommandContext(ctx, name, args...)
 	}

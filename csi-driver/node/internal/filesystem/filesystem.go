@@ -22,6 +22,7 @@ import (
 	"k8s.io/utils/exec"
 
 	"github.com/weft-storage/weft/csi-driver/node/internal/doing"
+	"github.com/weft-storage/weft/internal/tracing"
 )
 
 // Host mounts on this machine. Safe for concurrent use on different devices.
@@ -80,7 +81,9 @@ type Request struct {
 // Prepare makes sure that a device holds the filesystem asked for: it formats it if the fence is open, and checks a
 // filesystem that is there. It fails with ErrUnsupported, a *TooSmallError, a *RefusedError, Begin's error or the
 // failed program's error, and then has not formatted, except when mkfs itself failed.
-func (h *Host) Prepare(ctx context.Context, r Request) error {
+func (h *Host) Prepare(ctx context.Context, r Request) (err error) {
+	ctx, span := tracing.Start(ctx, "prepare filesystem", tracing.StepKey.String("preparing "+r.Device))
+	defer func() { tracing.End(span, err) }()
 	if r.Type != Ext4 && r.Type != XFS {
 		return fmt.Errorf("%w: %q; use ext4 or xfs", ErrUnsupported, r.Type)
 	}

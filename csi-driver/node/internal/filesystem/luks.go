@@ -20,7 +20,7 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/node/internal/doing"
-	"github.com/weft-storage/weft/csi-driver/node/internal/modules"
+	"github.com/weft-storage/weft/internal/tracing"
 )
 
 // LUKS is the Type of a Request for an encrypted volume: what is looked for, and made, at the start of its data.
@@ -182,7 +182,9 @@ func (m luksMetadata) checkSlots(unknown func(what string, value any) error) err
 // PrepareLUKS makes sure that a device begins with a LUKS header that has a key slot, and reads it: it formats the
 // device with newKey and a token if the fence is open, which follows the same rules as that of a filesystem. Type is
 // LUKS. It fails as Prepare does, with ErrUnknownLUKS, or with newKey's error. The caller closes the header.
-func (h *Host) PrepareLUKS(ctx context.Context, r Request, newKey func(ctx context.Context) (key []byte, token string, err error)) (LUKSHeader, error) {
+func (h *Host) PrepareLUKS(ctx context.Context, r Request, newKey func(ctx context.Context) (key []byte, token string, err error)) (_ LUKSHeader, err error) {
+	ctx, span := tracing.Start(ctx, "prepare encryption", tracing.StepKey.String("preparing "+r.Device))
+	defer func() { tracing.End(span, err) }()
 	found, err := h.probe(ctx, r.Device)
 	if err != nil {
 		return LUKSHeader{}, err
@@ -336,7 +338,7 @@ func (h *Host) RemoveLUKSKey(ctx context.Context, device string, key []byte) err
 }
 
 // ErrNoCryptsetup says that cryptsetup is not in the image.
-var ErrNoCryptsetup = fmt.Errorf("program cryptsetup %w", modules.ErrNoProgram)
+var ErrNoCryptsetup = fmt.Errorf("program cryptsetup %w", doing.ErrNoProgram)
 
 // LookForCryptsetup fails with ErrNoCryptsetup when there is none.
 func (h *Host) LookForCryptsetup() error {

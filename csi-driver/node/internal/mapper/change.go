@@ -18,7 +18,7 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/node/internal/doing"
-	"github.com/weft-storage/weft/csi-driver/node/internal/modules"
+	"github.com/weft-storage/weft/internal/tracing"
 )
 
 // Spec of a device.
@@ -60,10 +60,10 @@ func (h *Host) cipherOf(d Device) (*Cipher, error) {
 	return t.Cipher, err
 }
 
-// Load device mapper, unless it is there. It fails with modules.ErrMissing; any other error says that it is not known.
+// Load device mapper, unless it is there. It fails with doing.ErrNoModule; any other error says that it is not known.
 // It is idempotent.
 func (h *Host) Load(ctx context.Context) error {
-	return modules.Load(ctx, h.LoadModule, h.there, "dm_mod")
+	return doing.LoadModules(ctx, h.LoadModule, h.there, "dm_mod")
 }
 
 // there tells whether the kernel has device mapper. The device by which it is controlled may be there without it
@@ -85,7 +85,7 @@ func (h *Host) LoadCrypt(ctx context.Context) error {
 	if err := h.Load(ctx); err != nil {
 		return err
 	}
-	return modules.Load(ctx, h.LoadModule, func() (bool, error) {
+	return doing.LoadModules(ctx, h.LoadModule, func() (bool, error) {
 		types, err := h.Control.Types()
 		return slices.Contains(types, typeCrypt), err
 	}, "dm_crypt")
@@ -93,7 +93,9 @@ func (h *Host) LoadCrypt(ctx context.Context) error {
 
 // Build a device. What earlier ones there are must be discarded before. It fails with ErrNotFound when the
 // lower device changed meanwhile.
-func (h *Host) Build(ctx context.Context, s Spec) (Device, error) {
+func (h *Host) Build(ctx context.Context, s Spec) (_ Device, err error) {
+	ctx, span := tracing.Start(ctx, "build device")
+	defer func() { tracing.End(span, err) }()
 	load := h.Load
 	if s.Kind == Crypt {
 		load = h.LoadCrypt
@@ -234,8 +236,10 @@ func (h *Host) Suspend(ctx context.Context, d Device) error {
 var scanned = wait.Backoff{Duration: 20 * time.Millisecond, Factor: 2, Steps: 6}
 
 // Remove a device that nobody uses. It fails when somebody has it open.
-func (h *Host) Remove(ctx context.Context, d Device) error {
-	err := retry.OnError(scanned, func(err error) bool { return errors.Is(err, syscall.EBUSY) && ctx.Err() == nil },
+func (h *Host) Remove(ctx context.Context, d Device) (err error) {
+	ctx, span := tracing.Start(ctx, "remove device", tracing.StepKey.String("removing "+d.Label))
+	defer func() { tracing.End(span, err) }()
+	err = retry.OnError(scanned, func(err error) bool { return errors.Is(err, syscall.EBUSY) && ctx.Err() == nil },
 		func() error { return h.Control.Remove(d.Label) })
 	if err != nil {
 		return fmt.Errorf("remove %s (%s), which a process may have open: %w", d.Path, d.Label, err)

@@ -20,7 +20,7 @@ import (
 	"k8s.io/utils/exec"
 
 	"github.com/weft-storage/weft/csi-driver/node/internal/doing"
-	"github.com/weft-storage/weft/csi-driver/node/internal/modules"
+	"github.com/weft-storage/weft/internal/tracing"
 )
 
 // Numbers of our arrays. mdadm chooses from 127 downward, and takes none above 1024; people name low ones.
@@ -30,15 +30,15 @@ const (
 )
 
 // ErrNoProgram says that mdadm is not in the image.
-var ErrNoProgram = fmt.Errorf("program mdadm %w", modules.ErrNoProgram)
+var ErrNoProgram = fmt.Errorf("program mdadm %w", doing.ErrNoProgram)
 
-// Load what mirrors need, unless it is there. It fails with ErrNoProgram, or with modules.ErrMissing; any other error
+// Load what mirrors need, unless it is there. It fails with ErrNoProgram, or with doing.ErrNoModule; any other error
 // says that it is not known. It is idempotent.
 func (h *Host) Load(ctx context.Context) error {
 	if _, err := h.Exec.LookPath("mdadm"); err != nil {
 		return fmt.Errorf("%w: %w", ErrNoProgram, err)
 	}
-	return modules.Load(ctx, h.LoadModule, h.mirrors, "md_mod", "raid1")
+	return doing.LoadModules(ctx, h.LoadModule, h.mirrors, "md_mod", "raid1")
 }
 
 // mirrors tells whether the kernel has mirrors among its kinds of arrays (md_seq_show).
@@ -59,7 +59,9 @@ const configuration = "CREATE bbl=no\n"
 const noConfiguration = "none"
 
 // Create implements Mirrors.
-func (h *Host) Create(ctx context.Context, s Spec) (Array, error) {
+func (h *Host) Create(ctx context.Context, s Spec) (_ Array, err error) {
+	ctx, span := tracing.Start(ctx, "create mirror")
+	defer func() { tracing.End(span, err) }()
 	if err := h.check(s); err != nil {
 		return Array{}, err
 	}
@@ -220,7 +222,9 @@ func (s Superblock) usable(volume string) error {
 }
 
 // Assemble implements Mirrors.
-func (h *Host) Assemble(ctx context.Context, volume string, members []Slice) (Array, error) {
+func (h *Host) Assemble(ctx context.Context, volume string, members []Slice) (_ Array, err error) {
+	ctx, span := tracing.Start(ctx, "assemble mirror")
+	defer func() { tracing.End(span, err) }()
 	if len(members) == 0 {
 		return Array{}, fmt.Errorf("a mirror needs a member: %w", ErrState)
 	}

@@ -99,7 +99,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		if err := r.Apply(ctx, r.Guards.Budget(node, d.open), client.FieldOwner(v1alpha1.OperatorFieldManager), client.ForceOwnership); err != nil {
 			return ctrl.Result{}, fmt.Errorf("apply the PodDisruptionBudget of node %s: %w", node.Name, err)
 		}
-		log.FromContext(ctx).Info("set the node's budget", "evictions", d.open, "why", d.condition.Message)
+		log.FromContext(ctx).Info("set the node's budget", "evictions", d.open, "reason", d.condition.Message)
 	}
 	again, err := r.keepPod(ctx, v, d)
 	if v.cordoned && !d.open {

@@ -214,7 +214,7 @@ func (r *Reconciler) delete(ctx context.Context, v view, d decision) error {
 	if err := r.Delete(ctx, v.pod, client.Preconditions{UID: &v.pod.UID}); err != nil {
 		return fmt.Errorf("delete the target pod of node %s: %w", v.node.Name, err)
 	}
-	log.FromContext(ctx).Info("deleted the node's target pod", "target", v.node.Spec.Target, "why", d.act)
+	log.FromContext(ctx).Info("deleted the node's target pod", "target", v.node.Spec.Target, "reason", d.act)
 	r.Recorder.Eventf(v.node, v.pod, corev1.EventTypeNormal, deletedBecause[d.act], "Reconcile", "deleted target pod %s", v.pod.Name)
 	return nil
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package modules makes the kernel do what a module of it is for.
-package modules
+package doing
 
 import (
 	"context"
@@ -11,16 +10,16 @@ import (
 	"k8s.io/utils/exec"
 )
 
-// ErrMissing says that the kernel has no such module, or cannot load it. Any other error of Load says that this is not
-// known.
-var ErrMissing = errors.New("the kernel lacks a module")
+// ErrNoModule says that the kernel has no such module, or cannot load it. Any other error of LoadModules says that this
+// is not known.
+var ErrNoModule = errors.New("the kernel lacks a module")
 
 // ErrNoProgram says that a program is not in the image.
 var ErrNoProgram = errors.New("not found")
 
-// Load modules, in this order, unless what they are for is there already: built in, or loaded before. It is there when
-// Load returns nil. Safe for concurrent use, and idempotent.
-func Load(ctx context.Context, load func(ctx context.Context, name string) error, there func() (bool, error), names ...string) error {
+// LoadModules in this order, unless what they are for is there already: built in, or loaded before. It is there when
+// LoadModules returns nil. Safe for concurrent use, and idempotent.
+func LoadModules(ctx context.Context, load func(ctx context.Context, name string) error, there func() (bool, error), names ...string) error {
 	if is, err := there(); err != nil || is {
 		return err
 	}
@@ -37,12 +36,12 @@ func Load(ctx context.Context, load func(ctx context.Context, name string) error
 	case is:
 		return nil
 	case failed == nil:
-		return fmt.Errorf("%w: %v were loaded, and it does not do what they are for", ErrMissing, names)
+		return fmt.Errorf("%w: %v were loaded, and it does not do what they are for", ErrNoModule, names)
 	}
 	// Only the exit status of a program that ended by itself is an answer. One that was killed or could not start says
 	// nothing about the module.
 	if exit, ok := errors.AsType[exec.ExitError](failed); ok && exit.Exited() {
-		return fmt.Errorf("%w: %w", ErrMissing, failed)
+		return fmt.Errorf("%w: %w", ErrNoModule, failed)
 	}
 	return failed
 }
