@@ -42,6 +42,24 @@ func (o *socketOptions) toggle(field string, given *v1alpha1.Switch, byDefault v
 	return *given
 }
 
+// receivePipe is not what SPDK does by default: without it, a fault of SPDK 26.05 does no harm
+// (docs/concepts/security.md).
+func (o *socketOptions) receivePipe(given *v1alpha1.Switch) v1alpha1.Switch {
+	const (
+		words = "when enabled, one system call reads several small PDUs, at the cost of a copy of the data"
+		fault = "SPDK 26.05 lets anybody who reaches the portal overwrite what other hosts write if it is enabled"
+	)
+	if given == nil {
+		o.why.byDefault("sockets.receivePipe", string(v1alpha1.SwitchDisabled), fault)
+		return v1alpha1.SwitchDisabled
+	}
+	pipe := o.toggle("receivePipe", given, v1alpha1.SwitchDisabled, words)
+	if pipe == v1alpha1.SwitchEnabled {
+		o.why.warn("sockets.receivePipe", fault)
+	}
+	return pipe
+}
+
 func (o *socketOptions) bytes(field string, given *resource.Quantity, byDefault, least, most int64, words string, warning func(int64) string) int64 {
 	setting := "sockets." + field
 	if given == nil {
@@ -89,7 +107,7 @@ func planSockets(spec v1alpha1.NvmfTargetSpec, tcp bool, why *explanation) (*v1a
 		ZeroCopySend: o.toggle("zeroCopySend", given.ZeroCopySend, v1alpha1.SwitchEnabled, "data goes from the target's buffers to the NIC without a copy, except over loopback"),
 		ZeroCopyThreshold: o.bytes("zeroCopyThreshold", given.ZeroCopyThreshold, 0, 0, v1alpha1.MaxZeroCopyThreshold,
 			"shorter data is copied, because a copy costs less than the notification of a finished send", none),
-		ReceivePipe: o.toggle("receivePipe", given.ReceivePipe, v1alpha1.SwitchEnabled, "one system call reads several small PDUs, at the cost of a copy of the data"),
+		ReceivePipe: o.receivePipe(given.ReceivePipe),
 		QuickAck:    o.toggle("quickAck", given.QuickAck, v1alpha1.SwitchDisabled, "when enabled, packets are acknowledged immediately instead of with the next answer"),
 		SendBufferSize: o.bytes("sendBufferSize", given.SendBufferSize, defaultSocketBuffer, v1alpha1.MinSocketBuffer, v1alpha1.MaxSocketBuffer,
 			"maximum data in transit per connection", beyond("net.core.wmem_max")),

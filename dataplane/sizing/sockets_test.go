@@ -30,11 +30,11 @@ func onTransport(change func(*v1alpha1.Transport)) edit {
 
 func TestPlanOfSPDKTakesSocketOptions(t *testing.T) {
 	given := v1alpha1.Sockets{
-		ZeroCopySend: new(v1alpha1.SwitchDisabled), ZeroCopyThreshold: quantity("4Ki"), ReceivePipe: new(v1alpha1.SwitchDisabled), QuickAck: new(v1alpha1.SwitchEnabled),
+		ZeroCopySend: new(v1alpha1.SwitchDisabled), ZeroCopyThreshold: quantity("4Ki"), ReceivePipe: new(v1alpha1.SwitchEnabled), QuickAck: new(v1alpha1.SwitchEnabled),
 		SendBufferSize: quantity("64Ki"), ReceiveBufferSize: quantity("4Mi"), Priority: new(int32(5)),
 	}
 	p := planned(t, bigServer(), spdk(sockets(given), onTransport(func(t *v1alpha1.Transport) { t.C2HSuccess = new(v1alpha1.SwitchDisabled) })))
-	want := &v1alpha1.PlannedSockets{ZeroCopySend: v1alpha1.SwitchDisabled, ZeroCopyThreshold: 4096, ReceivePipe: v1alpha1.SwitchDisabled,
+	want := &v1alpha1.PlannedSockets{ZeroCopySend: v1alpha1.SwitchDisabled, ZeroCopyThreshold: 4096, ReceivePipe: v1alpha1.SwitchEnabled,
 		QuickAck: v1alpha1.SwitchEnabled, SendBufferSize: 64 << 10, ReceiveBufferSize: 4 << 20}
 	if diff := cmp.Diff(want, p.SPDK.Sockets); diff != "" {
 		t.Errorf("sockets (-want +got):\n%s", diff)
@@ -52,6 +52,10 @@ func TestPlanOfSPDKTakesSocketOptions(t *testing.T) {
 		t.Errorf("a small buffer: %s", w)
 	}
 	usual := planned(t, bigServer(), spdk())
+	says(t, "a receive pipe", choice(t, p, "sockets.receivePipe").Warning, "anybody who reaches the portal")
+	if c := choice(t, usual, "sockets.receivePipe"); c.Value != string(v1alpha1.SwitchDisabled) || c.Source != v1alpha1.SourceDefault || c.Warning != "" {
+		t.Errorf("the usual receive pipe: %+v", c)
+	}
 	const use = "pod: TCP socket buffers"
 	pairs := memoryOf(t, usual, use) / (2 * 212_992)
 	if got := memoryOf(t, p, use); got != pairs*(64<<10+4<<20) {

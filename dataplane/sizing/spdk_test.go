@@ -137,7 +137,7 @@ func TestPlanOfSPDK(t *testing.T) {
 		SmallBuffers: 1536 + 2*9*128, LargeBuffers: 48 + 2*9*16, MaxSubsystems: 4097, Attachments: &v1alpha1.Attachments{Expected: v1alpha1.DefaultAttachments, IOQueues: v1alpha1.DefaultAttachmentIOQueues},
 		Transports: []v1alpha1.PlannedTransport{{Type: v1alpha1.TransportTCP, QueueDepth: 128, MaxIOQueues: 8, InCapsuleDataSize: 4096, MaxIOSize: 131072, SmallCache: 192, LargeCache: 6, C2HSuccess: v1alpha1.SwitchEnabled}},
 		Placement:  v1alpha1.PlacementNone, Driver: v1alpha1.DriverKernel,
-		Sockets: &v1alpha1.PlannedSockets{ZeroCopySend: v1alpha1.SwitchEnabled, ReceivePipe: v1alpha1.SwitchEnabled, QuickAck: v1alpha1.SwitchDisabled, SendBufferSize: 2 << 20, ReceiveBufferSize: 2 << 20},
+		Sockets: &v1alpha1.PlannedSockets{ZeroCopySend: v1alpha1.SwitchEnabled, ReceivePipe: v1alpha1.SwitchDisabled, QuickAck: v1alpha1.SwitchDisabled, SendBufferSize: 2 << 20, ReceiveBufferSize: 2 << 20},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("plan (-want +got):\n%s", diff)
