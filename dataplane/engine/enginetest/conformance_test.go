@@ -26,8 +26,10 @@ type harness struct {
 
 func (h *harness) Reset(*testing.T)                { h.e, h.lost = enginetest.New(), nil }
 func (h *harness) Engine(*testing.T) engine.Engine { return h.e }
-func (h *harness) Traits() enginetest.Traits       { return enginetest.Traits{} }
-func (h *harness) Plan(*testing.T) v1alpha1.Plan   { return v1alpha1.Plan{Engine: v1alpha1.EngineNvmet} }
+func (h *harness) Traits() enginetest.Traits {
+	return enginetest.Traits{NoWire: "this target is in memory, and listens on no socket"}
+}
+func (h *harness) Plan(*testing.T) v1alpha1.Plan { return v1alpha1.Plan{Engine: v1alpha1.EngineNvmet} }
 
 // Kept implements enginetest.Harness. This target keeps nothing in files.
 func (h *harness) Kept(*testing.T) []string { return nil }

@@ -63,6 +63,12 @@ type Harness interface {
 	Kept(t *testing.T) []string
 }
 
+// Complainer is a Harness whose target goes on, and says so, when it finds itself to be wrong, as a kernel does.
+type Complainer interface {
+	// Complaints since the last call.
+	Complaints() ([]string, error)
+}
+
 // Traits are what engines, and machines that tests run on, may differ in.
 type Traits struct {
 	// NoHosts says why no host can connect on this machine, and what machine would do. The cases that need
@@ -76,6 +82,11 @@ type Traits struct {
 	NoAuthentication string
 	// HangsUnproved are the transports over which this machine's hosts hang for minutes after a proof that was wrong.
 	HangsUnproved []v1alpha1.TransportType
+	// NoWire says why nobody can speak NVMe/TCP to this target by a socket, and what target would listen. The cases of
+	// intruders, who need no initiator, are skipped then.
+	NoWire string
+	// Lingers: this release of the target does not end every connection that its host has ended.
+	Lingers bool
 	// NoNotes: the engine has no place for notes in its pools, and is no engine.NoteKeeper.
 	NoNotes bool
 	// RetryEvery so long a host that lost its target tries again; 0 where it does at once.
@@ -147,6 +158,7 @@ func Run(t *testing.T, h Harness) {
 		{"Hosts", hostCases()},
 		{"Authentication", authenticationCases()},
 		{"Restart", restartCases()},
+		{"Intruders", intruderCases()},
 	}
 	for _, group := range groups {
 		t.Run(group.name, func(t *testing.T) {

@@ -386,3 +386,43 @@ func CutPower(dir string) error {
 	}
 	return errors.Join(unix.IoctlSetPointerInt(int(f.Fd()), goingDown, noLogFlush), f.Close())
 }
+
+// KernelLog is what this machine's kernel says from the time on at which it was opened.
+type KernelLog struct{ fd int }
+
+// OpenKernelLog for as long as the test runs.
+func OpenKernelLog() (*KernelLog, error) {
+	fd, err := unix.Open("/dev/kmsg", unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := unix.Seek(fd, 0, unix.SEEK_END); err != nil {
+		return nil, errors.Join(err, unix.Close(fd))
+	}
+	return &KernelLog{fd: fd}, nil
+}
+
+// complaint of a kernel that found itself to be wrong, and goes on.
+var complaint = regexp.MustCompile(`WARNING: |BUG: |Oops|general protection fault|refcount_t|hung_task|blocked for more than`)
+
+// Complaints since the last call, a line each.
+func (k *KernelLog) Complaints() ([]string, error) {
+	var found []string
+	record := make([]byte, 8192)
+	for {
+		n, err := unix.Read(k.fd, record)
+		switch {
+		case errors.Is(err, unix.EAGAIN):
+			return found, nil
+		case errors.Is(err, unix.EPIPE): // the oldest were overwritten
+			continue
+		case err != nil:
+			return found, err
+		}
+		_, line, _ := strings.Cut(string(record[:n]), ";")
+		line, _, _ = strings.Cut(line, "\n")
+		if complaint.MatchString(line) {
+			found = append(found, line)
+		}
+	}
+}

@@ -11,10 +11,15 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine/enginetest"
+	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
 	"github.com/weft-storage/weft/internal/dhchap"
 )
 
-func TestConformance(t *testing.T) { enginetest.Run(t, &hostless{newMachine(t)}) }
+func TestConformance(t *testing.T) {
+	m := newMachine(t)
+	m.withoutPipes()
+	enginetest.Run(t, &hostless{m})
+}
 
 // TestConformanceOfOlderReleases: the engine does the same on each release that it knows.
 func TestConformanceOfOlderReleases(t *testing.T) {
@@ -27,12 +32,17 @@ func TestConformanceOfOlderReleases(t *testing.T) {
 // Built with the tag lab the suite runs with hosts.
 type hostless struct{ *machine }
 
-func (hostless) Traits() enginetest.Traits {
-	return enginetest.Traits{
+func (h hostless) Traits() enginetest.Traits {
+	traits := enginetest.Traits{
 		NoNotes:         true,
 		FixedTransports: true,
 		NoHosts:         "no initiator here: compile with -tags lab and run it on a node of the lab, with WEFT_SPDK_TARGET",
 	}
+	if h.real == "" {
+		traits.NoWire = "the fake listens on no socket for hosts: name a real nvmf_tgt in " + spdktest.TargetVariable
+	}
+	traits.Lingers = h.lingers()
+	return traits
 }
 
 func (hostless) Connect(context.Context, *testing.T, v1alpha1.Portal, string, string, dhchap.Pair) (enginetest.Connection, error) {

@@ -44,6 +44,7 @@ func TestConformance(t *testing.T) {
 	m.address, err = enginetest.LabAddress()
 	check(t, err)
 	m.plan = planOf(v1alpha1.TransportTCP, v1alpha1.TransportRDMA)
+	m.withoutPipes()
 	m.fitRDMA(t)
 	// Machines of the lab are emulated: a core that polls takes half of one. Older releases serve RDMA only so.
 	if m.release >= "26.01" {
@@ -71,8 +72,8 @@ func (m *machine) fitRDMA(t *testing.T) {
 // hosted machine: its kernel connects to the target that it runs.
 type hosted struct{ *machine }
 
-func (hosted) Traits() enginetest.Traits {
-	return enginetest.Traits{FixedTransports: true, NoNotes: true, RetryEvery: enginetest.KernelRetries, HangsUnproved: []v1alpha1.TransportType{v1alpha1.TransportRDMA}}
+func (m hosted) Traits() enginetest.Traits {
+	return enginetest.Traits{FixedTransports: true, NoNotes: true, Lingers: m.lingers(), RetryEvery: enginetest.KernelRetries, HangsUnproved: []v1alpha1.TransportType{v1alpha1.TransportRDMA}}
 }
 
 func (hosted) Connect(_ context.Context, _ *testing.T, portal v1alpha1.Portal, nqn, hostNQN string, keys dhchap.Pair) (enginetest.Connection, error) {

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package enginetest
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/internal/dhchap"
+)
+
+// wireHost is a host with an administrative and one I/O queue.
+type wireHost struct {
+	admin, io *wire
+	// controller that the target gave it.
+	controller uint16
+	// lbaBytes and blocks of namespace 1.
+	lbaBytes int
+	blocks   uint64
+}
+
+// identityOnWire of a host, and what it has to prove itself.
+type identityOnWire struct {
+	portal    v1alpha1.Portal
+	nqn, host string
+	keys      dhchap.Pair
+	// heard gets all that the target sends, if it is not nil.
+	heard io.Writer
+}
+
+// hostID is the UUID in the host's NQN.
+func (i identityOnWire) hostID() [16]byte {
+	id, err := uuid.Parse(strings.TrimPrefix(i.host, v1alpha1.HostNQNPrefix))
+	if err != nil {
+		return [16]byte{}
+	}
+	return id
+}
+
+// connectWire connects both queues, proves itself on each if that is asked for, and enables the controller.
+func connectWire(ctx context.Context, i identityOnWire) (*wireHost, error) {
+	h := &wireHost{}
+	var err error
+	if h.admin, h.controller, err = i.queue(ctx, 0, anyController); err != nil {
+		return nil, err
+	}
+	if err := h.enable(ctx, i); err != nil {
+		h.close()
+		return nil, err
+	}
+	return h, nil
+}
+
+func (h *wireHost) enable(ctx context.Context, i identityOnWire) error {
+	if err := h.admin.enable(); err != nil {
+		return err
+	}
+	_, ns, err := h.admin.do(commandOf(adminIdentify, 1), nil, 4096)
+	if err != nil {
+		return fmt.Errorf("identify namespace 1: %w", err)
+	}
+	h.blocks = le.Uint64(ns)
+	h.lbaBytes = 1 << ns[128+4*int(ns[26]&0xf)+2]
+	h.io, _, err = i.queue(ctx, 1, h.controller)
+	return err
+}
+
+func (h *wireHost) close() {
+	for _, w := range []*wire{h.io, h.admin} {
+		if w != nil {
+			w.close()
+		}
+	}
+}
+
+// enable the controller, and wait for it.
+func (w *wire) enable() error {
+	if _, _, err := w.do(setProperty(propertyConfiguration, enabled), nil, 0); err != nil {
+		return fmt.Errorf("enable the controller: %w", err)
+	}
+	const questions = 10000
+	for range questions {
+		status, _, err := w.do(getProperty(propertyStatus), nil, 0)
+		if err != nil {
+			return err
+		}
+		if status.result&1 != 0 {
+			return nil
+		}
+	}
+	return errors.New("the controller does not become ready")
+}
+
+// queueEntries of all queues here, which every target has.
+const queueEntries = 32
+
+// queue of a controller: a connection that is proved, if that is asked for.
+func (i identityOnWire) queue(ctx context.Context, number, controller uint16) (*wire, uint16, error) {
+	w, required, controller, err := i.unproved(ctx, number, controller)
+	if err != nil {
+		return nil, 0, err
+	}
+	if required {
+		if err := w.prove(i, nil); err != nil {
+			w.close()
+			return nil, 0, err
+		}
+	}
+	return w, controller, nil
+}
+
+// unproved queue, and whether a proof is asked for.
+func (i identityOnWire) unproved(ctx context.Context, number, controller uint16) (*wire, bool, uint16, error) {
+	w, err := dialWire(ctx, i.portal, i.heard)
+	if err != nil {
+		return nil, false, 0, err
+	}
+	done, err := completion{}, w.initialize()
+	if err == nil {
+		done, _, err = w.do(connectOf(number, queueEntries), connectData(i.hostID(), controller, i.nqn, i.host), 0)
+	}
+	if err != nil {
+		w.close()
+		return nil, false, 0, fmt.Errorf("connect queue %d: %w", number, err)
+	}
+	return w, done.result>>16 != 0, uint16(done.result), nil
+}
+
+// ReadAt implements io.ReaderAt, of whole blocks.
+func (h *wireHost) ReadAt(p []byte, off int64) (int, error) {
+	c := transfer(ioRead, 1, uint64(off)/uint64(h.lbaBytes), len(p)/h.lbaBytes)
+	_, in, err := h.io.do(c, nil, len(p))
+	return copy(p, in), err
+}
+
+// WriteAt implements io.WriterAt, of whole blocks: in the capsule up to BlockBytes, else when the target asks for them.
+func (h *wireHost) WriteAt(p []byte, off int64) (int, error) {
+	c := transfer(ioWrite, 1, uint64(off)/uint64(h.lbaBytes), len(p)/h.lbaBytes)
+	if len(p) > BlockBytes {
+		return len(p), h.io.doWhenReady(c, p)
+	}
+	_, _, err := h.io.do(c, p, 0)
+	return len(p), err
+}
+
+// Messages of authentication, by type and number, and their places.
+const (
+	authCommon, authDHCHAP                                             = 0x00, 0x01
+	authNegotiate                                                      = 0x00
+	authChallenge, authReply, authSuccess1, authSuccess2               = 0x01, 0x02, 0x03, 0x04
+	authFailure2, authFailure1                                         = 0xf0, 0xf1
+	authTransaction, authHashBytes, authValid, authSequence, authValue = 4, 6, 8, 12, 16
+	// authReceiveBytes is room for every answer: a challenge with a value of the largest group has 1,072 or more.
+	authReceiveBytes = 2048
+	hashSHA256       = 1
+)
+
+// authMessage with its transaction's number, of so many bytes.
+func authMessage(kind, number byte, transaction uint16, size int) []byte {
+	m := make([]byte, size)
+	m[0], m[1] = kind, number
+	le.PutUint16(m[authTransaction:], transaction)
+	return m
+}
+
+// negotiation of DH-HMAC-CHAP with SHA-256 and no group.
+func negotiation(transaction uint16) []byte {
+	m := authMessage(authCommon, authNegotiate, transaction, 8+64)
+	m[7] = 1 // protocol
+	copy(m[8:], []byte{authDHCHAP, 0, 1, 1, hashSHA256})
+	return m
+}
+
+// authSendOf so many bytes.
+func authSendOf(size int) entry {
+	return fabricsOf(fabricsAuthSend).with(10, 0xe9010100).with(11, uint32(size))
+}
+
+func authReceiveOf(size int) entry {
+	return fabricsOf(fabricsAuthReceive).with(10, 0xe9010100).with(11, uint32(size))
+}
+
+func (w *wire) authSend(message []byte) error {
+	_, _, err := w.do(authSendOf(len(message)), message, 0)
+	return err
+}
+
+func (w *wire) authReceive() ([]byte, error) {
+	_, m, err := w.do(authReceiveOf(authReceiveBytes), nil, authReceiveBytes)
+	return m, err
+}
+
+// exchange is what a host sent to prove itself.
+type exchange struct{ negotiate, reply, success []byte }
+
+// errUnproved says that the target did not take the proof, or did not give its own.
+var errUnproved = errors.New("not authenticated")
+
+// prove itself, and have the target prove itself. said gets what the host sends, if it is not nil.
+func (w *wire) prove(i identityOnWire, said *exchange) error {
+	if said == nil {
+		said = &exchange{}
+	}
+	const transaction = 0x77
+	said.negotiate = negotiation(transaction)
+	if err := w.authSend(said.negotiate); err != nil {
+		return err
+	}
+	challenge, err := w.authReceive()
+	if err != nil {
+		return err
+	}
+	if challenge[1] != authChallenge || int(challenge[authHashBytes]) != sha256.Size {
+		return fmt.Errorf("%w: the challenge is % x", errUnproved, challenge[:authValue])
+	}
+	var mine [sha256.Size]byte
+	_, _ = rand.Read(mine[:]) // never fails
+	sequence := le.Uint32(challenge[authSequence:])
+	said.reply = replyOf(transaction, i.proof("HostHost", challenge[authValue:][:sha256.Size], sequence, transaction), mine[:])
+	if err := w.authSend(said.reply); err != nil {
+		return err
+	}
+	success, err := w.authReceive()
+	if err != nil {
+		return err
+	}
+	theirs := i.proof("Controller", mine[:], 1, transaction)
+	if success[0] != authDHCHAP || success[1] != authSuccess1 || success[authValid] != 1 ||
+		subtle.ConstantTimeCompare(success[authValue:][:sha256.Size], theirs) != 1 {
+		return fmt.Errorf("%w: the target answers % x", errUnproved, success[:authValue])
+	}
+	said.success = authMessage(authDHCHAP, authSuccess2, transaction, 16)
+	return w.authSend(said.success)
+}
+
+// replyOf a proof, with a challenge of sequence number 1 for the target.
+func replyOf(transaction uint16, proof, challenge []byte) []byte {
+	m := authMessage(authDHCHAP, authReply, transaction, authValue)
+	m[authHashBytes], m[authValid] = sha256.Size, 1
+	le.PutUint32(m[authSequence:], 1)
+	return append(append(m, proof...), challenge...)
+}
+
+// proof of a host ("HostHost") or of a controller, for a challenge (NVMe Base Specification, "DH-HMAC-CHAP_Reply").
+func (i identityOnWire) proof(role string, challenge []byte, sequence uint32, transaction uint16) []byte {
+	mine, theirs, key := i.host, i.nqn, i.keys.Host
+	if role == "Controller" {
+		mine, theirs, key = i.nqn, i.host, i.keys.Controller
+	}
+	mac := hmac.New(sha256.New, secretOn(key, mine))
+	mac.Write(challenge)
+	mac.Write(le.AppendUint16(le.AppendUint32(nil, sequence), transaction))
+	mac.Write([]byte("\x00" + role + mine + "\x00" + theirs))
+	return mac.Sum(nil)
+}
+
+// secretOn the wire of a key with SHA-256, for a host or a subsystem.
+func secretOn(key dhchap.Key, nqn string) []byte {
+	sealed, err := base64.StdEncoding.DecodeString(strings.Split(key.Text()+"::", ":")[2])
+	if err != nil || len(sealed) < crc32.Size {
+		return nil // no key
+	}
+	mac := hmac.New(sha256.New, sealed[:len(sealed)-crc32.Size])
+	mac.Write([]byte(nqn + "NVMe-over-Fabrics"))
+	return mac.Sum(nil)
+}
