@@ -86,11 +86,12 @@ func (v *Targets) judge(ctx context.Context, old, target *v1alpha1.NvmfTarget) (
 	if err != nil {
 		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("cannot check whether a node can serve NvmfTarget %s, because the nodes could not be read: %v", target.Name, err))
 	}
-	after := claim.Prospects(target, all.Targets, all.Nodes)
-	worse := old == nil || claim.Worse(claim.Prospects(old, all.Targets, all.Nodes), after)
+	nodes := gather.Claims(all.Nodes)
+	after := claim.Prospects(target, all.Targets, nodes)
+	worse := old == nil || claim.Worse(claim.Prospects(old, all.Targets, nodes), after)
 	warnings, err := response(after, worse)
 	if err == nil && old != nil && target.Spec.OverProvisioningPercent < old.Spec.OverProvisioningPercent {
-		warnings = append(warnings, overPromised(target, all.Nodes)...)
+		warnings = append(warnings, overPromised(target, nodes)...)
 	}
 	return warnings, err
 }

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/test/apiserver"
@@ -40,6 +41,14 @@ func newFleet(t testing.TB, nodes int) (*apiserver.Fleet, *Reconciler, *session)
 	}
 	r, at := s.reconciler(clock)
 	settle(t, r, at, f.Target)
+	for i := range nodes { // their agents follow the plans
+		change(s, &v1alpha1.NvmfNode{ObjectMeta: metav1.ObjectMeta{Name: f.Node(i)}}, func(n *v1alpha1.NvmfNode) { n.Status.ObservedGeneration = n.Generation })
+	}
+	settle(t, r, at, f.Target)
+	target := &v1alpha1.NvmfTarget{}
+	if err := s.Get(t.Context(), client.ObjectKey{Name: f.Target}, target); err != nil || int(target.Status.Nodes.Ready) != nodes {
+		t.Fatalf("%+v, %v: want %d nodes ready", target.Status, err, nodes)
+	}
 	return f, r, at
 }
 
@@ -50,6 +59,22 @@ func report(f *apiserver.Fleet, at *session, node, i int) {
 	})
 }
 
+// TestOneNodesReportReadsOneNode: the node's objects, and the targets, however many other nodes there are.
+func TestOneNodesReportReadsOneNode(t *testing.T) {
+	for _, nodes := range []int{3, 30} {
+		f, r, at := newFleet(t, nodes)
+		report(f, at, 1, 1)
+		at.given, at.copied = 0, 0
+		if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: f.Target}}); err != nil {
+			t.Fatal(err)
+		}
+		// Node, NvmfNode and replicas; and the target, which is got and listed.
+		if want := 2 + volumesPerNode + 2; at.given != want || at.copied != 2 {
+			t.Errorf("of %d nodes: %d objects were read, and %d of them copied; want %d and 2", nodes, at.given, at.copied, want)
+		}
+	}
+}
+
 // BenchmarkOneNode is what the operator does when one node of a target has reported something. It counts the objects
 // that are read from the cache for it, and those of them that are copied.
 func BenchmarkOneNode(b *testing.B) {
@@ -57,6 +82,7 @@ func BenchmarkOneNode(b *testing.B) {
 		b.Run(fmt.Sprint(nodes), func(b *testing.B) {
 			f, r, at := newFleet(b, nodes)
 			at.given, at.copied = 0, 0
+			cpu := apiserver.CPUTime()
 			for i := 0; b.Loop(); i++ {
 				report(f, at, i%nodes, i)
 				if _, err := r.Reconcile(b.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: f.Target}}); err != nil {
@@ -66,6 +92,7 @@ func BenchmarkOneNode(b *testing.B) {
 					b.Fatalf("%d writes", n)
 				}
 			}
+			b.ReportMetric(float64((apiserver.CPUTime()-cpu).Microseconds())/1000/float64(b.N), "cpu-ms/op")
 			b.ReportMetric(float64(at.given)/float64(b.N), "read/op")
 			b.ReportMetric(float64(at.copied)/float64(b.N), "copied/op")
 		})

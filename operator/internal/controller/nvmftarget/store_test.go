@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -25,6 +26,8 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/operator/internal/manifest"
@@ -63,11 +66,11 @@ type store struct {
 	// given counts the objects that readers got, copied those of them that were copied.
 	given, copied int
 	// told of every change, as an informer's handlers are: before is nil for a new object, now for one that is gone.
-	told func(before, now client.Object)
+	told []func(before, now client.Object)
 }
 
 func newStore(t testing.TB) *store {
-	return &store{t: t, kinds: map[reflect.Type]toolscache.Indexer{}, told: func(_, _ client.Object) {}}
+	return &store{t: t, kinds: map[reflect.Type]toolscache.Indexer{}}
 }
 
 func (s *store) of(kind reflect.Type) toolscache.Indexer {
@@ -92,7 +95,7 @@ func (s *store) put(o client.Object) {
 	if err := s.of(reflect.TypeOf(o)).Update(o); err != nil {
 		s.t.Fatal(err)
 	}
-	s.told(before, o)
+	s.tell(before, o)
 }
 
 // remove an object; finalizers are the caller's business.
@@ -100,7 +103,13 @@ func (s *store) remove(o client.Object) {
 	if err := s.of(reflect.TypeOf(o)).Delete(o); err != nil {
 		s.t.Fatal(err)
 	}
-	s.told(o, nil)
+	s.tell(o, nil)
+}
+
+func (s *store) tell(before, now client.Object) {
+	for _, told := range s.told {
+		told(before, now)
+	}
 }
 
 // find the stored object of the same kind and name; nil when there is none.
@@ -158,8 +167,10 @@ func (s *store) List(_ context.Context, list client.ObjectList, opts ...client.L
 		return fmt.Errorf("%T is no list", list)
 	}
 	indexer := s.of(reflect.PointerTo(items.Type.Elem()))
-	found := indexer.List()
-	if o.FieldSelector != nil {
+	var found []any
+	if o.FieldSelector == nil {
+		found = indexer.List()
+	} else {
 		first := o.FieldSelector.Requirements()[0]
 		var err error
 		if found, err = indexer.ByIndex(first.Field, first.Value); err != nil {
@@ -306,14 +317,43 @@ func (s *session) Eventf(about, related runtime.Object, kind, reason, action, fo
 	s.writes = append(s.writes, write{fmt.Sprint("event ", name, kind, reason, action, fmt.Sprintf(format, args...)), func() {}})
 }
 
-// reconciler that works on the store.
+// reconciler that works on the store, and hears of each change in it.
 func (s *store) reconciler(clock *testingclock.FakePassiveClock) (*Reconciler, *session) {
 	at := &session{store: s}
-	return &Reconciler{
+	r := &Reconciler{
 		Client: at, Live: s, Recorder: at, Clock: clock,
 		Pods: manifest.TargetPods{Namespace: "weft-system", Image: "target:2", ImagePullPolicy: corev1.PullIfNotPresent},
-	}, at
+	}
+	s.told = append(s.told, r.hear)
+	return r, at
 }
+
+// hear of a change as the manager calls the handlers of an informer's events.
+func (r *Reconciler) hear(before, now client.Object) {
+	of := now
+	if of == nil {
+		of = before
+	}
+	watches := r.watches()
+	i := slices.IndexFunc(watches, func(w watch) bool { return reflect.TypeOf(w.kind) == reflect.TypeOf(of) })
+	if i < 0 {
+		return
+	}
+	h := watches[i].handler
+	switch {
+	case before == nil:
+		h.Create(context.Background(), event.CreateEvent{Object: now}, nowhere{})
+	case now == nil:
+		h.Delete(context.Background(), event.DeleteEvent{Object: before}, nowhere{})
+	default:
+		h.Update(context.Background(), event.UpdateEvent{ObjectOld: before, ObjectNew: now}, nowhere{})
+	}
+}
+
+// nowhere is a queue of requests that nobody takes.
+type nowhere struct{ queue }
+
+func (nowhere) AddAfter(reconcile.Request, time.Duration) {}
 
 // settle reconciles the target until nothing is written any more.
 func settle(t testing.TB, r *Reconciler, at *session, target string) {
