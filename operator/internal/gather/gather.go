@@ -111,6 +111,44 @@ func Nodes(kubeNodes []corev1.Node, nvmfNodes []v1alpha1.NvmfNode, replicas []v1
 	return sorted
 }
 
+// Some reads the nodes that are chosen, by name, and of replicas and snapshots only those on them. It chooses by the
+// Node and the NvmfNode, of which one may be nil; a node that has neither is not asked for. The reader finds replicas
+// and snapshots by the field spec.node: a cache needs that index.
+func Some(ctx context.Context, from client.Reader, choose func(*corev1.Node, *v1alpha1.NvmfNode) bool) ([]Node, error) {
+	var (
+		kubeNodes corev1.NodeList
+		nvmfNodes v1alpha1.NvmfNodeList
+	)
+	for _, list := range []client.ObjectList{&kubeNodes, &nvmfNodes} {
+		if err := from.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("list %T: %w", list, err)
+		}
+	}
+	all := map[string]*found{}
+	for i := range kubeNodes.Items {
+		all[kubeNodes.Items[i].Name] = &found{kube: &kubeNodes.Items[i]}
+	}
+	for i := range nvmfNodes.Items {
+		n := &nvmfNodes.Items[i]
+		if all[n.Name] == nil {
+			all[n.Name] = &found{}
+		}
+		all[n.Name].nvmf = n
+	}
+	var nodes []Node
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		is := all[name]
+		if !choose(is.kube, is.nvmf) {
+			continue
+		}
+		if err := is.readData(ctx, from, name); err != nil {
+			return nil, err
+		}
+		nodes = append(nodes, is.node(name))
+	}
+	return nodes, nil
+}
+
 // One reads what there is of one node; nil when nothing names it. The reader finds replicas and snapshots by the field
 // spec.node: a cache needs that index.
 func One(ctx context.Context, from client.Reader, name string) (*Node, error) {
