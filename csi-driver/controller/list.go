@@ -133,9 +133,9 @@ func csiVolume(vol *v1alpha1.NvmfVolume) *csi.Volume {
 	}
 }
 
-// listSnapshots from the cache, as listVolumes does. A list decides nothing about data: a copy, and a deletion, read the
-// snapshot that they name from the API server. So does a list of one snapshot by its id, by which csi-snapshotter learns
-// that a snapshot is ready, or not there: another replica of this service may have made it a moment ago.
+// listSnapshots from the cache, as listVolumes does. A list decides nothing about data: a copy, and a deletion, read
+// the snapshot that they name from the API server. So does a list of one snapshot by its id, by which csi-snapshotter
+// learns that a snapshot is ready, or not there: another replica of this service may have made it a moment ago.
 func (s *Service) listSnapshots(ctx context.Context, req *csi.ListSnapshotsRequest) (*csi.ListSnapshotsResponse, error) {
 	names, find := &s.snapshots.names, s.snapshots.peek
 	if id := req.GetSnapshotId(); id != "" {

@@ -226,7 +226,7 @@ func (s *Service) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest
 func (s *Service) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
 	err := s.deleteVolume(ctx, req.GetVolumeId())
 	if err == nil {
-		s.volumes.show(ctx, req.GetVolumeId(), func(v *v1alpha1.NvmfVolume) bool { return v == nil })
+		s.volumes.showGone(ctx, req.GetVolumeId())
 	}
 	return &csi.DeleteVolumeResponse{}, toStatus(err)
 }
@@ -246,7 +246,7 @@ func (s *Service) CreateSnapshot(ctx context.Context, req *csi.CreateSnapshotReq
 func (s *Service) DeleteSnapshot(ctx context.Context, req *csi.DeleteSnapshotRequest) (*csi.DeleteSnapshotResponse, error) {
 	err := s.deleteSnapshot(ctx, req.GetSnapshotId())
 	if err == nil {
-		s.snapshots.show(ctx, req.GetSnapshotId(), func(snap *v1alpha1.NvmfSnapshot) bool { return snap == nil })
+		s.snapshots.showGone(ctx, req.GetSnapshotId())
 	}
 	return &csi.DeleteSnapshotResponse{}, toStatus(err)
 }

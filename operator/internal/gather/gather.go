@@ -41,7 +41,8 @@ type Node struct {
 	claim.Node
 	// Busy names replicas and snapshots that are in the midst of something, see rollout.Busy.
 	Busy []string
-	// ReplicaBytes is what the replicas on the node take with their headers, by target; SnapshotBytes what snapshots do.
+	// ReplicaBytes is what the replicas on the node take with their headers, by target; SnapshotBytes is what its
+	// snapshots do.
 	ReplicaBytes  map[string]int64
 	SnapshotBytes int64
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
-// Inventories are shared with the cache, which nobody may write to; a quantity keeps its text when it is first asked for
-// it.
+// Inventories are shared with the cache, which nobody may write to; a quantity keeps its text when it is first asked
+// for it.
 func TestInventoriesHaveNoQuantities(t *testing.T) {
 	seen := map[reflect.Type]bool{}
 	var look func(reflect.Type)

@@ -387,7 +387,7 @@ func TestKeptConclusionsAreThoseOfOneWhoLooksAtEverything(t *testing.T) {
 			req := ctrl.Request{NamespacedName: types.NamespacedName{Name: w.someTarget()}}
 			before := w.stored()
 			got, gotErr := kept.Reconcile(ctx, req)
-			started, plain := w.store.reconciler(w.clock)
+			started, plain := w.reconciler(w.clock)
 			w.told = w.told[:1] // it hears of nothing later
 			want, wantErr := started.Reconcile(ctx, req)
 			if diff := cmp.Diff(plain.wrote(), at.wrote()); diff != "" || got != want || fmt.Sprint(gotErr) != fmt.Sprint(wantErr) {
