@@ -24,8 +24,8 @@ import (
 	"github.com/weft-storage/weft/csi-driver/mirror"
 )
 
-// What failed is tried again after mirrorRetry, then after twice that time, and so on up to mirrorRetryMax; each time up
-// to half as long later.
+// What failed is tried again after mirrorRetry, then after twice that time, and so on up to mirrorRetryMax, and each
+// time up to half as long later.
 const (
 	mirrorRetry    = time.Second
 	mirrorRetryMax = 30 * time.Second
