@@ -96,11 +96,16 @@ func (f *fleet) giveBack(changed map[string]bool) {
 // refreshed returns all nodes by name, after reading from the cache those that have changed.
 func (r *Reconciler) refreshed(ctx context.Context) ([]*node, error) {
 	f := &r.fleet
-	changed := f.take()
+	changed, read := f.take(), false
+	defer func() {
+		if !read { // also after a panic
+			f.giveBack(changed)
+		}
+	}()
 	if err := r.refresh(ctx, changed); err != nil {
-		f.giveBack(changed)
 		return nil, err
 	}
+	read = true
 	nodes := make([]*node, len(f.names))
 	for i, name := range f.names {
 		nodes[i] = f.nodes[name]
@@ -111,7 +116,7 @@ func (r *Reconciler) refreshed(ctx context.Context) ([]*node, error) {
 func (r *Reconciler) refresh(ctx context.Context, changed map[string]bool) error {
 	f := &r.fleet
 	if f.nodes == nil {
-		nodes, err := r.read(ctx, r.Client)
+		_, nodes, err := r.read(ctx, r.Client)
 		if err != nil {
 			return err
 		}
@@ -139,21 +144,21 @@ func (r *Reconciler) refresh(ctx context.Context, changed map[string]bool) error
 	return nil
 }
 
-// read all nodes, sorted by name, from the cache or from the API server.
-func (r *Reconciler) read(ctx context.Context, from client.Reader) ([]*node, error) {
+// read all targets, and after them all nodes, sorted by name, from the cache or from the API server.
+func (r *Reconciler) read(ctx context.Context, from client.Reader) ([]v1alpha1.NvmfTarget, []*node, error) {
 	all, err := gather.All(ctx, from)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	pods, err := r.pods(ctx, from)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	nodes := make([]*node, len(all.Nodes))
 	for i, n := range all.Nodes {
 		nodes[i] = &node{facts: &facts{Node: n, pod: pods[manifest.TargetPodName(n.Name)], pull: pods[manifest.PullPodName(n.Name)]}}
 	}
-	return nodes, nil
+	return all.Targets, nodes, nil
 }
 
 // readOne node from the cache; nil when nothing names it.

@@ -60,30 +60,31 @@ func (v *view) again(after time.Duration) ctrl.Result {
 }
 
 // look gathers from the cache, and decides. It reads the nodes that have changed, and keeps what was concluded for the
-// others.
+// others. As in lookLive, targets are read before nodes: a target's status is written with the version that was read,
+// so it is refused if anybody has written it since, from nodes that are as new as those here or newer.
 func (r *Reconciler) look(ctx context.Context, name string) (*view, error) {
+	var targets v1alpha1.NvmfTargetList
+	if err := r.List(ctx, &targets); err != nil {
+		return nil, fmt.Errorf("list NvmfTargets: %w", err)
+	}
 	nodes, err := r.refreshed(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return r.lookAt(ctx, r.Client, nodes, name)
+	return r.lookAt(ctx, r.Client, targets.Items, nodes, name)
 }
 
 // lookLive gathers everything from the API server, and decides.
 func (r *Reconciler) lookLive(ctx context.Context, name string) (*view, error) {
-	nodes, err := r.read(ctx, r.Live)
+	targets, nodes, err := r.read(ctx, r.Live)
 	if err != nil {
 		return nil, err
 	}
-	return r.lookAt(ctx, r.Live, nodes, name)
+	return r.lookAt(ctx, r.Live, targets, nodes, name)
 }
 
-func (r *Reconciler) lookAt(ctx context.Context, reader client.Reader, nodes []*node, name string) (*view, error) {
-	var targets v1alpha1.NvmfTargetList
-	if err := reader.List(ctx, &targets); err != nil {
-		return nil, fmt.Errorf("list NvmfTargets: %w", err)
-	}
-	v := r.decide(targets.Items, nodes, name)
+func (r *Reconciler) lookAt(ctx context.Context, reader client.Reader, targets []v1alpha1.NvmfTarget, nodes []*node, name string) (*view, error) {
+	v := r.decide(targets, nodes, name)
 	if v.target == nil || v.target.DeletionTimestamp.IsZero() {
 		return v, nil
 	}
