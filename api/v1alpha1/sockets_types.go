@@ -27,8 +27,9 @@ type Sockets struct {
 	// +kubebuilder:validation:XValidation:rule="[quantity(string(self))].all(q, q.isInteger() && q.asInteger() >= 0 && q.asInteger() <= 1048576)",message="zeroCopyThreshold must be from 0 to 1Mi"
 	// +optional
 	ZeroCopyThreshold *resource.Quantity `json:"zeroCopyThreshold,omitempty"`
-	// ReceivePipe reads all available data into a pipe of the target, instead of using a system call for each part. With
-	// it, SPDK 26.05 lets anybody who reaches the portal overwrite what other hosts write. SPDK only. Default Disabled.
+	// ReceivePipe reads all available data into a pipe of the target, instead of using a system call for each part.
+	// With it, SPDK 26.05 lets anybody who reaches the portal overwrite what other hosts write. SPDK only. Default
+	// Disabled.
 	// +optional
 	ReceivePipe *Switch `json:"receivePipe,omitempty"`
 	// QuickAck acknowledges packets immediately (TCP_QUICKACK). SPDK only. Default Disabled.

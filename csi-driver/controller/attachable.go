@@ -25,20 +25,20 @@ func (s *Service) attachable(ctx context.Context, vol *replicatedVolume) error {
 		if record != nil && mirror.StateOf(*record, m.Name) != v1alpha1.MemberInSync {
 			continue // the volume can be used without it
 		}
-		if checkPlaces(ctx, s.client, vol.NvmfVolume, m.Node, client.UnsafeDisableDeepCopy) == nil {
+		if checkPlaces(ctx, s.client, vol.NvmfVolume, m.Node) == nil {
 			continue
 		}
-		if err := checkPlaces(ctx, s.live, vol.NvmfVolume, m.Node, client.MatchingFields{"spec.node": m.Node}); err != nil {
+		if err := checkPlaces(ctx, s.live, vol.NvmfVolume, m.Node); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// checkPlaces among the replicas of a node that a reader lists.
-func checkPlaces(ctx context.Context, reader client.Reader, vol *v1alpha1.NvmfVolume, name string, of client.ListOption) error {
+// checkPlaces among the replicas of a node that a reader lists; it only reads what a cache gives it.
+func checkPlaces(ctx context.Context, reader client.Reader, vol *v1alpha1.NvmfVolume, name string) error {
 	var node v1alpha1.NvmfNode
-	err := reader.Get(ctx, keyOf(name), &node)
+	err := reader.Get(ctx, keyOf(name), &node, client.UnsafeDisableDeepCopy)
 	if apierrors.IsNotFound(err) {
 		return nil // whoever waits for its agent is told so
 	}
@@ -50,14 +50,13 @@ func checkPlaces(ctx context.Context, reader client.Reader, vol *v1alpha1.NvmfVo
 		return nil
 	}
 	var reps v1alpha1.NvmfReplicaList
-	if err := reader.List(ctx, &reps, of); err != nil {
+	if err := reader.List(ctx, &reps, client.MatchingFields{nodeField: name}, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list NvmfReplicas of node %s: %w", name, err)
 	}
 	var used int64
 	for i := range reps.Items {
-		if rep := &reps.Items[i]; rep.Spec.Node == name {
-			used += node.AttachmentPlaces(rep.Spec.Connection) * int64(len(rep.Spec.Hosts)+len(admittedOnly(rep)))
-		}
+		rep := &reps.Items[i]
+		used += node.AttachmentPlaces(rep.Spec.Connection) * int64(len(rep.Spec.Hosts)+len(admittedOnly(rep)))
 	}
 	takes := node.AttachmentPlaces(vol.Spec.Connection)
 	if used+takes <= possible {

@@ -42,7 +42,8 @@ func find(vol *v1alpha1.NvmfVolume, node string) *v1alpha1.VolumeHost {
 
 // identify reads which Node and which VolumeAttachment a publish is for, from the API server. It fails with notFound
 // when there is no such Node, and with busy when the call came late: its VolumeAttachment is being deleted, or is gone
-// although Kubernetes made the volume, so that nobody would detach it.
+// although Kubernetes made the volume, so that nobody would detach it. A cache could show a Node or a VolumeAttachment
+// of the same name that is gone: another machine, or nobody, would be admitted.
 func (s *Service) identify(ctx context.Context, req *csi.ControllerPublishVolumeRequest, a *attachment) (*corev1.Node, error) {
 	volume := req.GetVolumeId()
 	var node corev1.Node

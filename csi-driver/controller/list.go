@@ -4,8 +4,6 @@ package controller
 
 import (
 	"context"
-	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -18,29 +16,6 @@ import (
 // tokenPrefix of a page's token; the rest is the last name of the page before. So a token never expires, and
 // what is made or deleted between two pages moves nothing from one page to another.
 const tokenPrefix = "after/"
-
-// pageEntries bounds a page of snapshots, of some 250 bytes each; see pageBytes.
-const pageEntries = 3000
-
-// page of the items, which are in the order of their names.
-func page[T any](items []T, name func(*T) string, token string, entries int32) (part []T, next string, err error) {
-	after, err := lastOf(token, entries)
-	if err != nil {
-		return nil, "", err
-	}
-	slices.SortFunc(items, func(a, b T) int { return strings.Compare(name(&a), name(&b)) })
-	if after != "" {
-		items = items[firstAfter(items, name, after):]
-	}
-	if entries == 0 || entries > pageEntries {
-		entries = pageEntries
-	}
-	if int(entries) < len(items) {
-		items = items[:entries]
-		next = tokenPrefix + name(&items[entries-1])
-	}
-	return items, next, nil
-}
 
 // lastOf the page before the one that is asked for; empty for the first page.
 func lastOf(token string, entries int32) (name string, err error) {
@@ -55,14 +30,6 @@ func lastOf(token string, entries int32) (name string, err error) {
 		return "", failf(busy, "starting_token %q is not valid; start again without one", token)
 	}
 	return name, nil
-}
-
-func firstAfter[T any](items []T, name func(*T) string, after string) int {
-	at, found := slices.BinarySearchFunc(items, after, func(item T, after string) int { return strings.Compare(name(&item), after) })
-	if found {
-		at++
-	}
-	return at
 }
 
 // pageBytes is where a page ends, whatever was asked for: gRPC's clients take 4 MiB and no more, unless they are told
@@ -120,10 +87,10 @@ func (s *Service) listVolumes(ctx context.Context, req *csi.ListVolumesRequest) 
 	return resp, nil
 }
 
-// listable fails until the cache has all volumes: a list from less would say that the others are gone.
+// listable fails until the cache has all objects: a list from less would say that the others are gone.
 func (s *Service) listable() error {
 	if !s.Synced() {
-		return failf(waiting, "it is not known yet which volumes there are; try again")
+		return failf(waiting, "it is not known yet which volumes and snapshots there are; try again")
 	}
 	return nil
 }
@@ -166,31 +133,30 @@ func csiVolume(vol *v1alpha1.NvmfVolume) *csi.Volume {
 	}
 }
 
+// listSnapshots from the cache, as listVolumes does. A list decides nothing about data: a copy, and a deletion, read
+// the snapshot that they name from the API server. So does a list of one snapshot by its id, by which csi-snapshotter
+// learns that a snapshot is ready, or not there: another replica of this service may have made it a moment ago.
 func (s *Service) listSnapshots(ctx context.Context, req *csi.ListSnapshotsRequest) (*csi.ListSnapshotsResponse, error) {
-	var snaps v1alpha1.NvmfSnapshotList
-	if id := req.GetSnapshotId(); id == "" {
-		if err := s.live.List(ctx, &snaps); err != nil {
-			return nil, fmt.Errorf("list NvmfSnapshots: %w", err)
-		}
-	} else if validID(id) {
-		snap, err := s.snapshots.read(ctx, id)
-		if err != nil {
-			return nil, err
-		}
-		if snap != nil {
-			snaps.Items = append(snaps.Items, *snap)
-		}
-	}
-	if id := req.GetSourceVolumeId(); id != "" {
-		snaps.Items = slices.DeleteFunc(snaps.Items, func(s v1alpha1.NvmfSnapshot) bool { return s.Spec.Volume != id })
-	}
-	part, next, err := page(snaps.Items, func(s *v1alpha1.NvmfSnapshot) string { return s.Name }, req.GetStartingToken(), req.GetMaxEntries())
-	if err != nil {
+	names, find := &s.snapshots.names, s.snapshots.peek
+	if id := req.GetSnapshotId(); id != "" {
+		names, find = &order{}, s.snapshots.read
+		names.set(id, validID(id))
+	} else if err := s.listable(); err != nil {
 		return nil, err
 	}
-	resp := &csi.ListSnapshotsResponse{NextToken: next}
-	for i := range part {
-		resp.Entries = append(resp.Entries, &csi.ListSnapshotsResponse_Entry{Snapshot: csiSnapshot(&part[i])})
+	resp := &csi.ListSnapshotsResponse{}
+	var err error
+	resp.NextToken, err = pageOf(names, req.GetStartingToken(), req.GetMaxEntries(), func(name string) (int, error) {
+		snap, err := find(ctx, name)
+		if snap == nil || err != nil || req.GetSourceVolumeId() != "" && snap.Spec.Volume != req.GetSourceVolumeId() {
+			return 0, err
+		}
+		entry := &csi.ListSnapshotsResponse_Entry{Snapshot: csiSnapshot(snap)}
+		resp.Entries = append(resp.Entries, entry)
+		return proto.Size(entry), nil
+	})
+	if err != nil {
+		return nil, err
 	}
 	return resp, nil
 }

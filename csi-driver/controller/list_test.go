@@ -15,41 +15,6 @@ import (
 	"github.com/weft-storage/weft/test/apiserver"
 )
 
-func TestPage(t *testing.T) {
-	items := func() []string { return []string{"e", "a", "d", "b", "c"} }
-	name := func(s *string) string { return *s }
-	for _, tc := range []struct {
-		token   string
-		entries int32
-		want    string
-		next    string
-		code    codes.Code
-	}{
-		{"", 0, "[a b c d e]", "", codes.OK},
-		{"", 5, "[a b c d e]", "", codes.OK},
-		{"", 2, "[a b]", "after/b", codes.OK},
-		{"after/b", 2, "[c d]", "after/d", codes.OK},
-		{"after/d", 2, "[e]", "", codes.OK},
-		// What the token names was deleted meanwhile.
-		{"after/bb", 1, "[c]", "after/c", codes.OK},
-		{"after/e", 0, "[]", "", codes.OK},
-		{"2", 0, "", "", codes.Aborted},
-		{"after/", 0, "", "", codes.Aborted},
-		{"", -1, "", "", codes.InvalidArgument},
-	} {
-		got, next, err := page(items(), name, tc.token, tc.entries)
-		if err != nil {
-			if code(err) != tc.code {
-				t.Errorf("%+v: %v", tc, err)
-			}
-			continue
-		}
-		if fmt.Sprint(got) != tc.want || next != tc.next || tc.code != codes.OK {
-			t.Errorf("%+v: got %v, %q", tc, got, next)
-		}
-	}
-}
-
 // A page ends after the entries that were asked for, and before it is too large to be sent. What is made and deleted
 // between two pages moves nothing from one to the other.
 func TestPageOf(t *testing.T) {
@@ -137,8 +102,31 @@ func TestListAsksNothingAndMissesNothing(t *testing.T) {
 		}
 		return volumes
 	}
+	snapshots := func() map[string]bool {
+		t.Helper()
+		asked.Reset()
+		resp, err := s.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{})
+		if counts, _ := asked.Reset(); err != nil || len(counts) > 0 {
+			t.Fatalf("asked for %v: %v", counts, err)
+		}
+		ready := map[string]bool{}
+		for _, e := range resp.Entries {
+			ready[e.Snapshot.SnapshotId] = e.Snapshot.ReadyToUse
+		}
+		return ready
+	}
 	for i := range 3 {
 		id := newVolume(t, s, st, fmt.Sprint(i))
+		snap := newSnapshot(t, s, fmt.Sprint("of-", i), id).SnapshotId
+		if !snapshots()[snap] {
+			t.Errorf("%s is not listed as ready", snap)
+		}
+		if _, err := s.DeleteSnapshot(within(t, enough), &csi.DeleteSnapshotRequest{SnapshotId: snap}); err != nil {
+			t.Fatal(err)
+		}
+		if _, is := snapshots()[snap]; is {
+			t.Errorf("%s is listed after its deletion", snap)
+		}
 		if nodes, is := list()[id]; !is || len(nodes) > 0 {
 			t.Errorf("%s is listed as made: %v, on %v", id, is, nodes)
 		}

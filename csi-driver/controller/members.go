@@ -33,8 +33,9 @@ import (
 // is deleted.
 
 const (
-	// volumeNameField of an NvmfReplica can be selected by, in the API server and in the cache.
+	// volumeNameField and nodeField of an NvmfReplica can be selected by, in the API server and in the cache.
 	volumeNameField = "spec.volume.name"
+	nodeField       = "spec.node"
 	// joinsAnnotation is on a replica that was created for a used volume and is not listed by it yet. Its value changes
 	// with each attempt to list it, so that who deletes it as one that nobody needs deletes it only as it was then.
 	joinsAnnotation = "weft.storage/joins"

@@ -180,6 +180,11 @@ func (o *objects[T, P]) show(ctx context.Context, name string, is func(P) bool) 
 	}
 }
 
+// showGone is show of a deletion.
+func (o *objects[T, P]) showGone(ctx context.Context, name string) {
+	o.show(ctx, name, func(obj P) bool { return obj == nil })
+}
+
 // changed is called after the cache has taken in an event of the object; gone says that the cache shows it no more.
 func (o *objects[T, P]) changed(name string, gone bool) {
 	o.names.set(name, !gone)

@@ -149,7 +149,7 @@ func (s *Service) admit(ctx context.Context, req *csi.ControllerPublishVolumeReq
 			return nil, "", err
 		}
 		h, described := a.host(), s.persistentVolumeOf(ctx, vol.NvmfVolume, a.persistentVolume)
-		if err := s.authenticable(ctx, vol, h); err != nil {
+		if err := s.authenticable(ctx, vol, h, node); err != nil {
 			return nil, "", err
 		}
 		written, err := s.attach(ctx, vol.NvmfVolume, func(vol *v1alpha1.NvmfVolume) {

@@ -162,7 +162,7 @@ func (s *Service) rotate(ctx context.Context, volume string) (begun bool, err er
 		}
 	}
 	rep := vol.replicas[0]
-	if err := checkPlaces(ctx, s.live, vol.NvmfVolume, rep.Spec.Node, client.MatchingFields{"spec.node": rep.Spec.Node}); err != nil {
+	if err := checkPlaces(ctx, s.live, vol.NvmfVolume, rep.Spec.Node); err != nil {
 		klog.FromContext(ctx).V(2).Info("The rotation of keys waits for a place at the target", "volume", volume, "reason", err)
 		return false, nil // the node has room another time
 	}

@@ -47,21 +47,36 @@ type ends struct {
 	unable string
 }
 
-// endsOf a replica and a host, read from the API server. Nodes that do not exist cannot prove anything.
+// endsOf a replica and a host, read from the API server: keys that are sealed to a public key of a moment ago would be
+// for another machine, and a host that a cache shows as unable could be admitted without proof. Nodes that do not exist
+// cannot prove anything.
 func (s *Service) endsOf(ctx context.Context, storage string, h v1alpha1.VolumeHost) (ends, error) {
-	var e ends
-	var serves v1alpha1.NvmfNode
-	if err := s.live.Get(ctx, keyOf(storage), &serves); client.IgnoreNotFound(err) != nil {
-		return e, fmt.Errorf("read NvmfNode %s: %w", storage, err)
+	serves, err := s.serving(ctx, storage)
+	if err != nil {
+		return ends{}, err
 	}
 	var uses corev1.Node
 	if err := s.live.Get(ctx, keyOf(h.Node), &uses); client.IgnoreNotFound(err) != nil {
-		return e, fmt.Errorf("read Node %s: %w", h.Node, err)
+		return ends{}, fmt.Errorf("read Node %s: %w", h.Node, err)
 	}
-	e.agent = serves.Status.PublicKey
+	return endsBetween(storage, serves, h, &uses), nil
+}
+
+// serving is the NvmfNode of this name, from the API server; one without a public key if there is none.
+func (s *Service) serving(ctx context.Context, storage string) (*v1alpha1.NvmfNode, error) {
+	var serves v1alpha1.NvmfNode
+	if err := s.live.Get(ctx, keyOf(storage), &serves); client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("read NvmfNode %s: %w", storage, err)
+	}
+	return &serves, nil
+}
+
+// endsBetween a storage node and the Node of a host, as they were read.
+func endsBetween(storage string, serves *v1alpha1.NvmfNode, h v1alpha1.VolumeHost, uses *corev1.Node) ends {
+	e := ends{agent: serves.Status.PublicKey}
 	if h.NodeUID == string(uses.UID) {
 		var why string
-		if e.host, why = v1alpha1.HostPublicKey(&uses); why != "" {
+		if e.host, why = v1alpha1.HostPublicKey(uses); why != "" {
 			e.unable = fmt.Sprintf("node %s cannot authenticate: %s", h.Node, why)
 		}
 	}
@@ -71,7 +86,12 @@ func (s *Service) endsOf(ctx context.Context, storage string, h v1alpha1.VolumeH
 	case e.host == "" && e.unable == "":
 		e.unable = fmt.Sprintf("node %s cannot authenticate: it is another machine than the one that the volume was attached to", h.Node)
 	}
-	return e, nil
+	return e
+}
+
+// sealedToOthers tells whether keys of a host are sealed, and not to these ends.
+func (e ends) sealedToOthers(h v1alpha1.VolumeHost) bool {
+	return h.SealedKeys != "" && e.agent != "" && e.host != "" && h.SealedTo != dhchap.SealedTo(e.agent, e.host)
 }
 
 // publicKeys of both ends. Of one that has none, it is a key of nobody, so that the other can see that there are keys.
@@ -91,19 +111,19 @@ func (e ends) publicKeys() ([]string, error) {
 }
 
 // authenticable fails when a target requires hosts to prove themselves, and the host cannot, or no replica's node. A
-// mirror can do without some of its replicas.
-func (s *Service) authenticable(ctx context.Context, vol *replicatedVolume, h v1alpha1.VolumeHost) error {
+// mirror can do without some of its replicas. The Node of the host is as this call has read it.
+func (s *Service) authenticable(ctx context.Context, vol *replicatedVolume, h v1alpha1.VolumeHost, uses *corev1.Node) error {
 	mode, err := s.mode(ctx, vol.Spec.Target)
 	if err != nil || mode != v1alpha1.AuthenticationRequired {
 		return err
 	}
 	var unable []error
 	for _, m := range vol.Spec.Members {
-		e, err := s.endsOf(ctx, m.Node, h)
+		serves, err := s.serving(ctx, m.Node)
 		if err != nil {
 			return err
 		}
-		if e.unable != "" {
+		if e := endsBetween(m.Node, serves, h, uses); e.unable != "" {
 			unable = append(unable, failf(waiting, "cannot attach volume %s: %s; target %s requires authentication (security.authentication)", vol.Name, e.unable, vol.Spec.Target))
 		}
 	}
@@ -180,7 +200,7 @@ func (s *Service) sealAgain(ctx context.Context, rep *v1alpha1.NvmfReplica) erro
 		if err != nil {
 			return err
 		}
-		if e.agent == "" || e.host == "" || h.SealedTo == dhchap.SealedTo(e.agent, e.host) {
+		if !e.sealedToOthers(*h) {
 			continue
 		}
 		if err := seal(h, e); err != nil {
@@ -195,22 +215,53 @@ func (s *Service) sealAgain(ctx context.Context, rep *v1alpha1.NvmfReplica) erro
 	return s.patch(ctx, rep, next)
 }
 
-// sealAllAgain looks at the keys of all replicas. Nodes are read once in a while only: one that has another public key
-// has been away for long.
+// sealAllAgain looks at the keys of all replicas. It reads each Node that uses volumes once, and NvmfNodes from the
+// cache, which only says whether to look closer: new keys are sealed to what the API server has. A cache that is behind
+// delays them until the next time, or until the agent says that it cannot read its keys.
 func (s *Service) sealAllAgain(ctx context.Context) error {
 	var reps v1alpha1.NvmfReplicaList
-	if err := s.client.List(ctx, &reps); err != nil {
+	if err := s.client.List(ctx, &reps, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list NvmfReplicas: %w", err)
 	}
+	users := map[string]*corev1.Node{}
 	var errs []error
 	for i := range reps.Items {
 		rep := &reps.Items[i]
 		if rep.DeletionTimestamp != nil || !slices.ContainsFunc(rep.Spec.Hosts, func(h v1alpha1.VolumeHost) bool { return h.SealedKeys != "" }) {
 			continue
 		}
-		if err := s.sealAgain(ctx, rep); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+		others, err := s.sealedToOthers(ctx, rep, users)
+		if err == nil && others {
+			err = s.sealAgain(ctx, rep.DeepCopy())
+		}
+		if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
 			errs = append(errs, fmt.Errorf("NvmfReplica %s: %w", rep.Name, err))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// sealedToOthers tells whether keys of a replica's hosts seem to be sealed to others than the two nodes. It adds the
+// Nodes that it reads to those that were read, with their UIDs and conditions alone.
+func (s *Service) sealedToOthers(ctx context.Context, rep *v1alpha1.NvmfReplica, read map[string]*corev1.Node) (bool, error) {
+	var serves v1alpha1.NvmfNode
+	if err := s.client.Get(ctx, keyOf(rep.Spec.Node), &serves, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("read NvmfNode %s: %w", rep.Spec.Node, err)
+	}
+	for _, h := range rep.Spec.Hosts {
+		if h.SealedKeys == "" {
+			continue
+		}
+		if read[h.Node] == nil {
+			var uses corev1.Node
+			if err := s.live.Get(ctx, keyOf(h.Node), &uses); client.IgnoreNotFound(err) != nil {
+				return false, fmt.Errorf("read Node %s: %w", h.Node, err)
+			}
+			read[h.Node] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{UID: uses.UID}, Status: corev1.NodeStatus{Conditions: uses.Status.Conditions}}
+		}
+		if endsBetween(rep.Spec.Node, &serves, h, read[h.Node]).sealedToOthers(h) {
+			return true, nil
+		}
+	}
+	return false, nil
 }

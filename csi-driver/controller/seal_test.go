@@ -15,6 +15,7 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/internal/dhchap"
+	"github.com/weft-storage/weft/test/apiserver"
 )
 
 // newSecure storage, whose target asks for authentication in this way, or says nothing of security if that is empty.
@@ -199,6 +200,31 @@ func TestKeysAreSealedAgain(t *testing.T) {
 	g.Expect(err).To(MatchError(dhchap.ErrCannotOpen))
 	g.Eventually(func() string { return replica(t, id).Admitted(again.NQN).Keys }).WithTimeout(enough).Should(Equal(keys.Fingerprint()))
 	g.Expect(onlyHost(t, without)).To(Equal(none))
+}
+
+// While nothing has changed, looking at all keys asks for each Node once, however many volumes it uses, and for no
+// NvmfNode.
+func TestLookingAtAllKeysReadsEachNodeOnce(t *testing.T) {
+	g := NewWithT(t)
+	st := newSecure(t, v1alpha1.AuthenticationPreferred)
+	var asked apiserver.Requests
+	s, _ := newServiceOn(t, asked.Of(restConfig))
+	seen(t, s, st)
+	nodeID := newHost(t, "host")
+	plugin(t, nodeID)
+	looks := func() map[string]int {
+		asked.Reset()
+		g.Expect(s.sealAllAgain(t.Context())).To(Succeed())
+		counts, _ := asked.Reset()
+		return counts
+	}
+	publish(t, s, newVolume(t, s, st, "a"), nodeID)
+	one := looks()
+	g.Expect(one["get nodes"]).To(BeNumerically(">", 0))
+	for _, name := range []string{"b", "c"} {
+		publish(t, s, newVolume(t, s, st, name), nodeID)
+	}
+	g.Expect(looks()).To(Equal(one))
 }
 
 // An agent that cannot read the keys says so, and gets new ones at once.

@@ -86,11 +86,14 @@ func New(ctx context.Context, c *Cluster) (*Service, error) {
 		untold:    newUntold(),
 	}
 	s.reservations = &reservations{cached: c.GetClient(), clock: clock.RealClock{}, synced: s.Synced}
-	err := c.GetFieldIndexer().IndexField(ctx, &v1alpha1.NvmfReplica{}, volumeNameField, func(obj client.Object) []string {
-		return []string{obj.(*v1alpha1.NvmfReplica).Spec.Volume.Name}
-	})
-	if err != nil {
-		return nil, fmt.Errorf("index NvmfReplicas: %w", err)
+	for field, value := range map[string]func(*v1alpha1.NvmfReplica) string{
+		volumeNameField: func(rep *v1alpha1.NvmfReplica) string { return rep.Spec.Volume.Name },
+		nodeField:       func(rep *v1alpha1.NvmfReplica) string { return rep.Spec.Node },
+	} {
+		err := c.GetFieldIndexer().IndexField(ctx, &v1alpha1.NvmfReplica{}, field, func(obj client.Object) []string { return []string{value(obj.(*v1alpha1.NvmfReplica))} })
+		if err != nil {
+			return nil, fmt.Errorf("index NvmfReplicas by %s: %w", field, err)
+		}
 	}
 	node := &metav1.PartialObjectMetadata{}
 	node.SetGroupVersionKind(nodeGVK)
@@ -223,7 +226,7 @@ func (s *Service) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest
 func (s *Service) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
 	err := s.deleteVolume(ctx, req.GetVolumeId())
 	if err == nil {
-		s.volumes.show(ctx, req.GetVolumeId(), func(v *v1alpha1.NvmfVolume) bool { return v == nil })
+		s.volumes.showGone(ctx, req.GetVolumeId())
 	}
 	return &csi.DeleteVolumeResponse{}, toStatus(err)
 }
@@ -231,12 +234,21 @@ func (s *Service) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeRequest
 // CreateSnapshot implements csi.ControllerServer: it answers once the snapshot exists, ready to be used.
 func (s *Service) CreateSnapshot(ctx context.Context, req *csi.CreateSnapshotRequest) (*csi.CreateSnapshotResponse, error) {
 	resp, err := s.createSnapshot(ctx, req)
+	if err == nil {
+		s.snapshots.show(ctx, resp.Snapshot.SnapshotId, func(snap *v1alpha1.NvmfSnapshot) bool {
+			return snap != nil && csiSnapshot(snap).ReadyToUse == resp.Snapshot.ReadyToUse
+		})
+	}
 	return resp, toStatus(err)
 }
 
 // DeleteSnapshot implements csi.ControllerServer: it answers once the node's engine no longer has the snapshot.
 func (s *Service) DeleteSnapshot(ctx context.Context, req *csi.DeleteSnapshotRequest) (*csi.DeleteSnapshotResponse, error) {
-	return &csi.DeleteSnapshotResponse{}, toStatus(s.deleteSnapshot(ctx, req.GetSnapshotId()))
+	err := s.deleteSnapshot(ctx, req.GetSnapshotId())
+	if err == nil {
+		s.snapshots.showGone(ctx, req.GetSnapshotId())
+	}
+	return &csi.DeleteSnapshotResponse{}, toStatus(err)
 }
 
 // ListSnapshots implements csi.ControllerServer.

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/mirror"
@@ -21,8 +22,8 @@ import (
 const (
 	// takeBackInterval is how often attachments that nobody asks for any more are looked for.
 	takeBackInterval = time.Minute
-	// sealInterval is how often hosts' keys are compared with the public keys that nodes have now. Of each attachment
-	// with keys two objects are read.
+	// sealInterval is how often hosts' keys are compared with the public keys that nodes have now. Each Node that uses
+	// volumes is read once for that.
 	sealInterval = 5 * time.Minute
 	// settleDelay leaves a change of a volume to the call that made it, which as a rule goes on with it at once.
 	settleDelay = 5 * time.Second
@@ -163,7 +164,7 @@ func (s *Service) takeBackLoop(ctx context.Context) {
 
 func (s *Service) takeBackAll(ctx context.Context) error {
 	var volumes v1alpha1.NvmfVolumeList
-	if err := s.client.List(ctx, &volumes); err != nil {
+	if err := s.client.List(ctx, &volumes, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list NvmfVolumes: %w", err)
 	}
 	asked := func(h v1alpha1.VolumeHost) bool { return h.VolumeAttachment != "" }
@@ -171,6 +172,7 @@ func (s *Service) takeBackAll(ctx context.Context) error {
 	if len(volumes.Items) == 0 {
 		return nil
 	}
+	// A cache that is behind could lack the VolumeAttachment of an attachment that was made a moment ago, and end it.
 	var requests metav1.PartialObjectMetadataList
 	requests.SetGroupVersionKind(storagev1.SchemeGroupVersion.WithKind("VolumeAttachmentList"))
 	if err := s.live.List(ctx, &requests); err != nil {
@@ -182,8 +184,10 @@ func (s *Service) takeBackAll(ctx context.Context) error {
 	}
 	for i := range volumes.Items {
 		over := func(h v1alpha1.VolumeHost) bool { return asked(h) && !exists[h.VolumeAttachment] }
-		if _, err := s.endAttachments(ctx, &volumes.Items[i], over); err != nil {
-			return fmt.Errorf("volume %s: %w", volumes.Items[i].Name, err)
+		if vol := &volumes.Items[i]; slices.ContainsFunc(vol.Spec.Attachments, over) {
+			if _, err := s.endAttachments(ctx, vol.DeepCopy(), over); err != nil {
+				return fmt.Errorf("volume %s: %w", vol.Name, err)
+			}
 		}
 	}
 	return nil

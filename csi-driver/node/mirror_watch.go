@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
@@ -23,7 +24,8 @@ import (
 	"github.com/weft-storage/weft/csi-driver/mirror"
 )
 
-// What failed is tried again after mirrorRetry, then after twice that time, and so on up to mirrorRetryMax.
+// What failed is tried again after mirrorRetry, then after twice that time, and so on up to mirrorRetryMax, and each
+// time up to half as long later.
 const (
 	mirrorRetry    = time.Second
 	mirrorRetryMax = 30 * time.Second
@@ -46,7 +48,8 @@ func WatchMirrors(ctx context.Context, config *rest.Config, nodeName string, cha
 	if err != nil {
 		return fmt.Errorf("watch NvmfMirrors: %w", err)
 	}
-	queue := workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](mirrorRetry, mirrorRetryMax))
+	retries := workqueue.NewTypedItemExponentialFailureRateLimiter[string](mirrorRetry, mirrorRetryMax)
+	queue := workqueue.NewTypedRateLimitingQueue(retries)
 	add := func(obj any) {
 		if name, err := toolscache.DeletionHandlingMetaNamespaceKeyFunc(obj); err == nil {
 			queue.Add(name)
@@ -75,7 +78,8 @@ func WatchMirrors(ctx context.Context, config *rest.Config, nodeName string, cha
 				defer queue.Done(volume)
 				if err := changed(ctx, volume); err != nil && ctx.Err() == nil {
 					logr.FromContextOrDiscard(ctx).Error(err, "Cannot follow the mirror yet", "volume", volume)
-					queue.AddRateLimited(volume)
+					// Nodes that failed at the same moment do not all ask again at the same moments.
+					queue.AddAfter(volume, wait.Jitter(retries.When(volume), 0.5))
 				} else {
 					queue.Forget(volume)
 				}

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -283,8 +284,19 @@ func controllerOptions() controller.Options {
 	return controller.Options{
 		MaxConcurrentReconciles: 1,
 		SkipNameValidation:      ptr.To(true), // tests start several agents in one process
-		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](retryFirst/4, retryMost),
+		RateLimiter:             spread{workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](retryFirst/4, retryMost)},
 	}
+}
+
+// spread makes each wait longer by up to half of it, at random: agents that failed at the same moment, since the API
+// server went away, do not all return at the same moments.
+type spread struct {
+	workqueue.TypedRateLimiter[reconcile.Request]
+}
+
+// When implements workqueue.TypedRateLimiter.
+func (s spread) When(req reconcile.Request) time.Duration {
+	return wait.Jitter(s.TypedRateLimiter.When(req), 0.5)
 }
 
 // watchTuning looks at the node's tuning when what is wanted, on record or there to be tuned changes, and by the clock.

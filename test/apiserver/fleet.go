@@ -44,6 +44,11 @@ const (
 	atOnce = 8
 )
 
+// PaperFleet is one of so many nodes and volumes, for its objects: none of them is stored.
+func PaperFleet(target string, nodes, volumes int) *Fleet {
+	return &Fleet{Target: target, Nodes: nodes, Volumes: volumes, uids: make([]string, nodes)}
+}
+
 // NewFleet makes the NvmfTarget, and no node yet.
 func (s *Server) NewFleet(ctx context.Context, target string) (*Fleet, error) {
 	f := &Fleet{Target: target, server: s}
@@ -93,18 +98,17 @@ func (f *Fleet) Grow(ctx context.Context, nodes, volumes int) error {
 }
 
 func (f *Fleet) makeNode(ctx context.Context, i int) error {
-	admin, name := f.server.Admin, f.Node(i)
-	kube := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
-		"weft.storage/fleet": f.Target, corev1.LabelHostname: name, corev1.LabelTopologyZone: fmt.Sprint("zone-", i%3),
-	}}}
+	admin, kube := f.server.Admin, f.KubernetesNode(i)
+	status := kube.Status
 	if err := admin.Create(ctx, kube); err != nil {
 		return err
 	}
 	f.uids[i] = string(kube.UID)
-	kube.Status = kubeStatus(i)
+	kube.Status = status
 	if err := admin.Status().Update(ctx, kube); err != nil {
 		return err
 	}
+	name := kube.Name
 	lease := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: Namespace, Name: v1alpha1.AgentLeasePrefix + name, Labels: map[string]string{v1alpha1.ComponentLabel: v1alpha1.ComponentAgent},
@@ -114,17 +118,35 @@ func (f *Fleet) makeNode(ctx context.Context, i int) error {
 	if err := admin.Create(ctx, lease); err != nil {
 		return err
 	}
-	node := &v1alpha1.NvmfNode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.NvmfNodeSpec{Target: f.Target, Plan: &v1alpha1.Plan{
+	node := f.NvmfNode(i)
+	reported := node.Status
+	if err := admin.Create(ctx, node); err != nil {
+		return err
+	}
+	node.Status, node.Status.ObservedGeneration = reported, node.Generation
+	return admin.Status().Update(ctx, node)
+}
+
+// KubernetesNode of node number i, as its kubelet has it.
+func (f *Fleet) KubernetesNode(i int) *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: f.Node(i), Labels: map[string]string{
+			"weft.storage/fleet": f.Target, corev1.LabelHostname: f.Node(i), corev1.LabelTopologyZone: fmt.Sprint("zone-", i%3),
+		}},
+		Status: kubeStatus(i),
+	}
+}
+
+// NvmfNode of node number i, which serves the target.
+func (f *Fleet) NvmfNode(i int) *v1alpha1.NvmfNode {
+	node := &v1alpha1.NvmfNode{ObjectMeta: metav1.ObjectMeta{Name: f.Node(i)}, Spec: v1alpha1.NvmfNodeSpec{Target: f.Target, Plan: &v1alpha1.Plan{
 		Engine: v1alpha1.EngineNvmet, File: &v1alpha1.DeviceFile{Path: FleetPool, Size: *resource.NewQuantity(PoolBytes, resource.BinarySI)},
 		Portals: []v1alpha1.PlannedPortal{{
 			Portal: v1alpha1.Portal{Transport: v1alpha1.TransportTCP, Address: address(i), Port: 4420}, MaxIOQueues: 8, QueueDepth: 128,
 		}},
 	}}}
-	if err := admin.Create(ctx, node); err != nil {
-		return err
-	}
 	node.Status = v1alpha1.NvmfNodeStatus{
-		ObservedGeneration: node.Generation, AgentVersion: "1.2.0", Inventory: inventory(i),
+		AgentVersion: "1.2.0", Inventory: inventory(i),
 		Pools: []v1alpha1.PoolStatus{{
 			Device: FleetPool, Ready: true, Total: resource.NewQuantity(PoolBytes, resource.BinarySI), Free: resource.NewQuantity(PoolBytes, resource.BinarySI),
 		}},
@@ -132,7 +154,7 @@ func (f *Fleet) makeNode(ctx context.Context, i int) error {
 		Portals:    []v1alpha1.Portal{node.Spec.Plan.Portals[0].Portal},
 		Conditions: []metav1.Condition{fine(v1alpha1.ConditionReady)},
 	}
-	return admin.Status().Update(ctx, node)
+	return node
 }
 
 func address(i int) string { return fmt.Sprintf("10.%d.%d.%d", i/62500, i/250%250, i%250+1) }
@@ -187,7 +209,23 @@ func inventory(i int) *v1alpha1.Inventory {
 
 // makeVolume that is attached, with its replica as its agent reports it.
 func (f *Fleet) makeVolume(ctx context.Context, i int) error {
-	admin, name, id, session := f.server.Admin, f.Volume(i), uuid.NewString(), uuid.NewString()
+	admin := f.server.Admin
+	vol, rep := f.NvmfVolume(i)
+	reported := rep.Status
+	if err := admin.Create(ctx, vol); err != nil {
+		return err
+	}
+	rep.Spec.VolumeUID, rep.Spec.VolumeGeneration = string(vol.UID), vol.Generation
+	if err := admin.Create(ctx, rep); err != nil {
+		return err
+	}
+	rep.Status, rep.Status.ObservedGeneration = reported, rep.Generation
+	return admin.Status().Update(ctx, rep)
+}
+
+// NvmfVolume is volume number i, attached, with its replica as its agent reports it.
+func (f *Fleet) NvmfVolume(i int) (*v1alpha1.NvmfVolume, *v1alpha1.NvmfReplica) {
+	name, id, session := f.Volume(i), uuid.NewString(), uuid.NewString()
 	node, user := f.Node(i%f.Nodes), (i+1)%f.Nodes
 	host := v1alpha1.VolumeHost{NQN: v1alpha1.HostNQN(session), Node: f.Node(user), NodeUID: f.uids[user], Access: v1alpha1.AccessExclusive}
 	connection := v1alpha1.Connection{Transports: []v1alpha1.TransportType{v1alpha1.TransportTCP}, IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1}
@@ -199,25 +237,19 @@ func (f *Fleet) makeVolume(ctx context.Context, i int) error {
 			Connection: connection, Session: session, Attachments: []v1alpha1.VolumeHost{host}, Used: true,
 		},
 	}
-	if err := admin.Create(ctx, vol); err != nil {
-		return err
-	}
 	rep := &v1alpha1.NvmfReplica{
 		ObjectMeta: metav1.ObjectMeta{Name: name + "-0", Finalizers: []string{v1alpha1.EngineFinalizer}},
 		Spec: v1alpha1.NvmfReplicaSpec{
-			Volume: v1alpha1.ReplicaOf{Name: name, UUID: id}, VolumeUID: string(vol.UID), VolumeGeneration: vol.Generation, UUID: id, Target: f.Target, Node: node,
+			Volume: v1alpha1.ReplicaOf{Name: name, UUID: id}, UUID: id, Target: f.Target, Node: node,
 			Size: size, Connection: connection, SubsystemNQN: v1alpha1.SubsystemNQN(name+"-0", session), Hosts: []v1alpha1.VolumeHost{host}, Used: true,
 		},
-	}
-	if err := admin.Create(ctx, rep); err != nil {
-		return err
 	}
 	created(rep)
 	rep.Status.NQN, rep.Status.NSID, rep.Status.NGUID = rep.Spec.SubsystemNQN, 1, id
 	rep.Status.Portals = []v1alpha1.Portal{{Transport: v1alpha1.TransportTCP, Address: address(i % f.Nodes), Port: 4420}}
 	rep.Status.Allocated, rep.Status.Written = resource.NewQuantity(3<<30, resource.BinarySI), true
 	rep.Status.Hosts = []v1alpha1.AdmittedHost{{NQN: host.NQN, Node: host.Node}}
-	return admin.Status().Update(ctx, rep)
+	return vol, rep
 }
 
 // created is what an agent reports of a replica that it made.

@@ -306,24 +306,6 @@ func (w *wire) doWhenReady(c entry, out []byte) error {
 	return err
 }
 
-// begin a Write of so many bytes, of which the target gets these first. It answers what the target asks for.
-func (w *wire) begin(c entry, first []byte, size int) (ready, error) {
-	if err := w.send(c.numbered(w.next()).pointer(sglTransport, size).capsule(nil)); err != nil {
-		return ready{}, err
-	}
-	p, err := w.receive()
-	if err != nil {
-		return ready{}, err
-	}
-	if p.kind != pduReadyToSend {
-		return ready{}, fmt.Errorf("the target answers a Write of %d bytes with a PDU of type 0x%02x", size, p.kind)
-	}
-	r := readyOf(p)
-	b := hostData(r.cid, r.tag, 0, first)
-	b[1] = 0 // more follows
-	return r, w.send(b)
-}
-
 // answer to the only command that is under way, with up to want bytes. out is what the target may ask for.
 func (w *wire) answer(out []byte, want int) (completion, []byte, error) {
 	in := make([]byte, want)

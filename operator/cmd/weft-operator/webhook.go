@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 
+	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/operator/internal/gather"
 	"github.com/weft-storage/weft/operator/internal/webhook"
 )
@@ -48,8 +49,9 @@ func webhookServer(address string, keeper *webhook.Keeper) (ctrlwebhook.Server, 
 // addWebhook judges NvmfTargets in every replica, and keeps the certificate. A replica without one is not ready, so
 // that the API server does not call it.
 func addWebhook(ctx context.Context, mgr ctrl.Manager, keeper *webhook.Keeper) error {
-	// Controllers that wait for the lead do not watch yet; the first request would wait for all of this to be read.
-	for _, o := range gather.Kinds() {
+	// Controllers that wait for the lead do not watch yet; the first request would wait for all of this to be read, and
+	// so would controllers that take the lead.
+	for _, o := range append(gather.Kinds(), &v1alpha1.NvmfVolume{}) {
 		if _, err := mgr.GetCache().GetInformer(ctx, o, cache.BlockUntilSynced(false)); err != nil {
 			return fmt.Errorf("watch %T: %w", o, err)
 		}

@@ -115,24 +115,23 @@ func sizingNode(n Node, target string) sizing.Node {
 	return input
 }
 
-// judge enters one node into the target's result. The reasons are the owner's.
-func (t *Target) judge(n Node, c candidate, owner string, reasons []sizing.Reason) {
+// judge how a node stands with a target; not ok when they have nothing to do with each other. The reasons are the
+// owner's.
+func judge(n Node, c candidate, owner string, reasons []sizing.Reason) (s standing, ok bool) {
+	s.target = c.name()
 	owned := owner == c.name()
-	if !c.matches(n) {
-		if owned && n.Claimant() == owner {
-			t.Kept = append(t.Kept, n.Name)
-		}
-		return
-	}
-	t.Matching = append(t.Matching, n.Name)
 	switch {
+	case !c.matches(n):
+		s.as = kept
+		return s, owned && n.Claimant() == owner
 	case owned && len(reasons) == 0:
-		t.Capable = append(t.Capable, n.Name)
+		s.as = capable
 	case owned:
-		t.NotCapable = append(t.NotCapable, notCapable(n.Name, reasons))
+		s.as, s.lacks = notCapable, lacking(n.Name, reasons)
 	case owner != "":
-		t.NotCapable = append(t.NotCapable, notCapable(n.Name, []sizing.Reason{claimedBy(owner)}))
+		s.as, s.lacks = notCapable, lacking(n.Name, []sizing.Reason{claimedBy(owner)})
 	}
+	return s, true
 }
 
 func claimedBy(owner string) sizing.Reason {
@@ -143,8 +142,8 @@ func claimedBy(owner string) sizing.Reason {
 	}
 }
 
-// notCapable gives the first reason, and says all of them.
-func notCapable(node string, reasons []sizing.Reason) v1alpha1.NotCapableNode {
+// lacking gives the first reason, and says all of them.
+func lacking(node string, reasons []sizing.Reason) v1alpha1.NotCapableNode {
 	messages := make([]string, 0, len(reasons))
 	for _, r := range reasons {
 		messages = append(messages, r.Message)

@@ -21,6 +21,7 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -65,29 +66,117 @@ func (d Decision) Claimed(target string) []string {
 // Decide places all targets on all nodes. The same input gives the same
 // answer, whatever the order of its lists.
 func Decide(targets []v1alpha1.NvmfTarget, nodes []Node) Decision {
-	d := Decision{Nodes: map[string]v1alpha1.NvmfNodeSpec{}, Targets: map[string]Target{}}
-	candidates := byAge(targets, nodes)
-	results := make(map[string]*Target, len(candidates))
-	for _, c := range candidates {
-		results[c.name()] = &Target{SelectorError: c.selectorErr}
-	}
-
+	c := Prepare(targets, func(target string) bool { return holdData(nodes, target) })
 	nodes = slices.Clone(nodes)
 	slices.SortFunc(nodes, func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
-	for _, n := range nodes {
-		owner := claimant(n, candidates)
-		spec, reasons := plan(n, owner, candidates)
+	d := Decision{Nodes: map[string]v1alpha1.NvmfNodeSpec{}}
+	placements := make([]*Placement, len(nodes))
+	for i, n := range nodes {
+		placements[i] = c.Place(n)
 		if n.Nvmf != nil {
-			d.Nodes[n.Name] = spec
-		}
-		for _, c := range candidates {
-			results[c.name()].judge(n, c, owner, reasons)
+			d.Nodes[n.Name] = placements[i].Spec
 		}
 	}
-	for name, result := range results {
-		d.Targets[name] = *result
-	}
+	d.Targets = c.Sum(placements)
 	return d
+}
+
+func holdData(nodes []Node, target string) bool {
+	return slices.ContainsFunc(nodes, func(n Node) bool { return n.Holds(target) })
+}
+
+// Candidates are all targets, prepared for placing one node after the other.
+type Candidates struct {
+	byAge []candidate
+}
+
+// Prepare targets. That some node holds data of a target is asked only of those that are being deleted: it does not
+// matter for others.
+func Prepare(targets []v1alpha1.NvmfTarget, holdsData func(target string) bool) *Candidates {
+	return &Candidates{byAge(targets, holdsData)}
+}
+
+// Equal reports whether every node is placed alike with both. It compares all of a target that Place looks at; the
+// generation tells apart what is equal and not written alike, such as 1Gi and 1024Mi.
+func (c *Candidates) Equal(other *Candidates) bool {
+	return slices.EqualFunc(c.byAge, other.byAge, func(a, b candidate) bool {
+		return a.name() == b.name() && a.deleting() == b.deleting() && a.mayClaim() == b.mayClaim() && a.holdsData == b.holdsData &&
+			a.UID == b.UID && a.Generation == b.Generation && equality.Semantic.DeepEqual(a.Spec, b.Spec)
+	})
+}
+
+// Placement is what follows for one node.
+type Placement struct {
+	// Spec that its NvmfNode, if there is one, shall have.
+	Spec v1alpha1.NvmfNodeSpec
+
+	node      string
+	standings []standing
+}
+
+// standing of a node with one target.
+type standing struct {
+	target string
+	as     state
+	// lacks says why the node is notCapable.
+	lacks v1alpha1.NotCapableNode
+}
+
+// state of a node in a target's result, see Target.
+type state int
+
+const (
+	// matching, and not claimed yet.
+	matching state = iota
+	// capable and notCapable nodes match too; kept ones do not.
+	capable
+	notCapable
+	kept
+)
+
+// Place a node. What follows depends on nothing but the node and the candidates.
+func (c *Candidates) Place(n Node) *Placement {
+	owner := claimant(n, c.byAge)
+	spec, reasons := plan(n, owner, c.byAge)
+	p := &Placement{Spec: spec, node: n.Name}
+	for _, of := range c.byAge {
+		if s, ok := judge(n, of, owner, reasons); ok {
+			p.standings = append(p.standings, s)
+		}
+	}
+	return p
+}
+
+// Sum of placements, which are sorted by the names of their nodes, into the result of each target, by its name.
+func (c *Candidates) Sum(placements []*Placement) map[string]Target {
+	results := make(map[string]*Target, len(c.byAge))
+	for _, of := range c.byAge {
+		results[of.name()] = &Target{SelectorError: of.selectorErr}
+	}
+	for _, p := range placements {
+		for _, s := range p.standings {
+			results[s.target].add(p.node, s)
+		}
+	}
+	targets := make(map[string]Target, len(results))
+	for name, t := range results {
+		targets[name] = *t
+	}
+	return targets
+}
+
+func (t *Target) add(node string, s standing) {
+	switch s.as {
+	case kept:
+		t.Kept = append(t.Kept, node)
+		return
+	case capable:
+		t.Capable = append(t.Capable, node)
+	case notCapable:
+		t.NotCapable = append(t.NotCapable, s.lacks)
+	case matching:
+	}
+	t.Matching = append(t.Matching, node)
 }
 
 // candidate is a target, prepared for being asked often.
@@ -95,7 +184,7 @@ type candidate struct {
 	*v1alpha1.NvmfTarget
 	selector    labels.Selector
 	selectorErr error
-	// holdsData: some node holds data of it.
+	// holdsData: it is being deleted, and some node holds data of it.
 	holdsData bool
 }
 
@@ -118,7 +207,7 @@ func (c candidate) mayClaim() bool {
 }
 
 // byAge prepares the targets, oldest first; those made within the same second go by name.
-func byAge(targets []v1alpha1.NvmfTarget, nodes []Node) []candidate {
+func byAge(targets []v1alpha1.NvmfTarget, holdsData func(target string) bool) []candidate {
 	candidates := make([]candidate, 0, len(targets))
 	for i := range targets {
 		t := &targets[i]
@@ -127,7 +216,7 @@ func byAge(targets []v1alpha1.NvmfTarget, nodes []Node) []candidate {
 			NvmfTarget:  t,
 			selector:    selector,
 			selectorErr: err,
-			holdsData:   slices.ContainsFunc(nodes, func(n Node) bool { return n.Holds(t.Name) }),
+			holdsData:   !t.DeletionTimestamp.IsZero() && holdsData(t.Name),
 		})
 	}
 	slices.SortFunc(candidates, func(a, b candidate) int {

@@ -4,8 +4,6 @@ package claim
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -72,35 +70,17 @@ func (n Node) OverPromised(percent int32) []string {
 	return told
 }
 
-// Nodes by name: one for each that anything names, be it a Node, an NvmfNode, a replica or a snapshot.
-func Nodes(kubeNodes []corev1.Node, nvmfNodes []v1alpha1.NvmfNode, replicas []v1alpha1.NvmfReplica, snapshots []v1alpha1.NvmfSnapshot) []Node {
-	nodes := map[string]*Node{}
-	node := func(name string) *Node {
-		if nodes[name] == nil {
-			nodes[name] = &Node{Name: name, Replicas: map[string]int{}}
-		}
-		return nodes[name]
-	}
-	for i := range kubeNodes {
-		k := &kubeNodes[i]
-		n := node(k.Name)
-		n.Exists, n.Labels, n.InternalIPs, n.Allocatable = true, k.Labels, InternalIPs(k), Allocatable(k)
-		n.NotReadySince, n.HostUnable = NotReadySince(k), HostUnable(k)
-	}
-	for i := range nvmfNodes {
-		node(nvmfNodes[i].Name).Nvmf = &nvmfNodes[i]
+// NewNode of the objects that there are of a node; the first two may be nil.
+func NewNode(name string, kube *corev1.Node, nvmf *v1alpha1.NvmfNode, replicas []v1alpha1.NvmfReplica, snapshots []v1alpha1.NvmfSnapshot) Node {
+	n := Node{Name: name, Nvmf: nvmf, Replicas: map[string]int{}, Snapshots: len(snapshots)}
+	if kube != nil {
+		n.Exists, n.Labels, n.InternalIPs, n.Allocatable = true, kube.Labels, InternalIPs(kube), Allocatable(kube)
+		n.NotReadySince, n.HostUnable = NotReadySince(kube), HostUnable(kube)
 	}
 	for i := range replicas {
-		node(replicas[i].Spec.Node).Replicas[replicas[i].Spec.Target]++
+		n.Replicas[replicas[i].Spec.Target]++
 	}
-	for i := range snapshots {
-		node(snapshots[i].Spec.Node).Snapshots++
-	}
-	sorted := make([]Node, 0, len(nodes))
-	for _, name := range slices.Sorted(maps.Keys(nodes)) {
-		sorted = append(sorted, *nodes[name])
-	}
-	return sorted
+	return n
 }
 
 // HostUnable says why hosts of a Kubernetes Node cannot authenticate; empty when they can, and where nothing tells that

@@ -46,7 +46,7 @@ type Prospect struct {
 // or a change of the one of that name among targets. It is what Decide would find once the target has its
 // finalizer and agents have no news.
 func Prospects(target *v1alpha1.NvmfTarget, targets []v1alpha1.NvmfTarget, nodes []Node) []Prospect {
-	candidates := byAge(applied(target, targets), nodes)
+	candidates := byAge(applied(target, targets), func(name string) bool { return holdData(nodes, name) })
 	proposed, _ := find(candidates, target.Name)
 	nodes = slices.Clone(nodes)
 	slices.SortFunc(nodes, func(a, b Node) int { return strings.Compare(a.Name, b.Name) })

@@ -16,6 +16,7 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/operator/internal/claim"
+	"github.com/weft-storage/weft/operator/internal/gather"
 )
 
 // kindless objects are hardware in short form: only a cluster's objects have apiVersion and kind.
@@ -57,7 +58,8 @@ func nodesOf(docs []document) (nodes []claim.Node, notes []string, err error) {
 				doc.from, doc.GetAPIVersion(), doc.GetKind())
 		}
 	}
-	for _, n := range claim.Nodes(kubeNodes, nvmfNodes, nil, nil) {
+	for _, is := range gather.Nodes(kubeNodes, nvmfNodes, nil, nil) {
+		n := is.Node
 		if n.Nvmf == nil {
 			return nil, nil, fmt.Errorf("the inventory contains Node %s, but not its NvmfNode", n.Name)
 		}

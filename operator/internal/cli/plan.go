@@ -176,18 +176,19 @@ func planInCluster(ctx context.Context, docs, volumes []document, at *cluster, o
 	if err != nil {
 		return Answers{}, err
 	}
-	if node != "" && !slices.ContainsFunc(all.Nodes, func(n claim.Node) bool { return n.Name == node }) {
+	nodes := gather.Claims(all.Nodes)
+	if node != "" && !slices.ContainsFunc(nodes, func(n claim.Node) bool { return n.Name == node }) {
 		return Answers{}, fmt.Errorf("node %s not found in the cluster", node)
 	}
 	var answers Answers
 	for _, t := range targets {
-		prospects := slices.DeleteFunc(claim.Prospects(t, all.Targets, all.Nodes), func(p claim.Prospect) bool {
+		prospects := slices.DeleteFunc(claim.Prospects(t, all.Targets, nodes), func(p claim.Prospect) bool {
 			return p.Node != node && (node != "" || !p.Matches)
 		})
 		for _, p := range prospects {
 			answers.Plans = append(answers.Plans, answer(t, p, &p.Matches))
 		}
-		answers.count(volumesQuestion{t, all.Targets, all.Nodes, prospects, wanted, o.reserve})
+		answers.count(volumesQuestion{t, all.Targets, nodes, prospects, wanted, o.reserve})
 		if len(prospects) == 0 {
 			answers.Plans = append(answers.Plans, Answer{Target: t.Name, Verdict: claim.Unknown, Reasons: []Reason{{
 				v1alpha1.ReasonNoNodeMatches, "no node matches spec.nodeSelector; label the nodes that should serve, or select a node with --node",

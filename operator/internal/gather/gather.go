@@ -7,53 +7,229 @@ package gather
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/operator/internal/claim"
+	"github.com/weft-storage/weft/operator/internal/rollout"
 )
 
 // Objects are one look at everything that claims are decided from.
 type Objects struct {
-	Targets   []v1alpha1.NvmfTarget
-	Nodes     []claim.Node
-	Volumes   []v1alpha1.NvmfVolume
-	Replicas  []v1alpha1.NvmfReplica
-	Snapshots []v1alpha1.NvmfSnapshot
+	Targets []v1alpha1.NvmfTarget
+	// Nodes by name: one for each that anything names, be it a Node, an NvmfNode, a replica or a snapshot.
+	Nodes []Node
+}
+
+// Claims are nodes as claims are decided from them.
+func Claims(nodes []Node) []claim.Node {
+	claims := make([]claim.Node, len(nodes))
+	for i, n := range nodes {
+		claims[i] = n.Node
+	}
+	return claims
+}
+
+// Node is what there is of one node. It follows from the objects that One reads, and from nothing else.
+type Node struct {
+	claim.Node
+	// Busy names replicas and snapshots that are in the midst of something, see rollout.Busy.
+	Busy []string
+	// ReplicaBytes is what the replicas on the node take with their headers, by target; SnapshotBytes is what its
+	// snapshots do.
+	ReplicaBytes  map[string]int64
+	SnapshotBytes int64
 }
 
 // Kinds that All reads.
 func Kinds() []client.Object {
 	return []client.Object{
-		&v1alpha1.NvmfTarget{}, &corev1.Node{}, &v1alpha1.NvmfNode{}, &v1alpha1.NvmfVolume{}, &v1alpha1.NvmfReplica{}, &v1alpha1.NvmfSnapshot{},
+		&v1alpha1.NvmfTarget{}, &corev1.Node{}, &v1alpha1.NvmfNode{}, &v1alpha1.NvmfReplica{}, &v1alpha1.NvmfSnapshot{},
 	}
 }
 
-// All reads all objects of these kinds. Nodes, volumes, replicas and snapshots from a cache are the cache's own: they
-// are only read, and quantities that they point to are not made text of, which would write to them.
+// found of one node.
+type found struct {
+	kube      *corev1.Node
+	nvmf      *v1alpha1.NvmfNode
+	replicas  []v1alpha1.NvmfReplica
+	snapshots []v1alpha1.NvmfSnapshot
+}
+
+// All reads all objects of these kinds. What is not copied is the cache's own, and is only read.
 func All(ctx context.Context, from client.Reader) (*Objects, error) {
 	var (
 		targets   v1alpha1.NvmfTargetList
 		kubeNodes corev1.NodeList
 		nvmfNodes v1alpha1.NvmfNodeList
-		volumes   v1alpha1.NvmfVolumeList
 		replicas  v1alpha1.NvmfReplicaList
 		snapshots v1alpha1.NvmfSnapshotList
 	)
-	for _, list := range []client.ObjectList{&targets, &nvmfNodes} {
-		if err := from.List(ctx, list); err != nil {
-			return nil, fmt.Errorf("list %T: %w", list, err)
-		}
+	if err := from.List(ctx, &targets); err != nil {
+		return nil, fmt.Errorf("list %T: %w", &targets, err)
 	}
-	for _, list := range []client.ObjectList{&kubeNodes, &volumes, &replicas, &snapshots} {
+	for _, list := range []client.ObjectList{&kubeNodes, &nvmfNodes, &replicas, &snapshots} {
 		if err := from.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			return nil, fmt.Errorf("list %T: %w", list, err)
 		}
 	}
-	return &Objects{
-		Targets: targets.Items, Volumes: volumes.Items, Replicas: replicas.Items, Snapshots: snapshots.Items,
-		Nodes: claim.Nodes(kubeNodes.Items, nvmfNodes.Items, replicas.Items, snapshots.Items),
-	}, nil
+	return &Objects{Targets: targets.Items, Nodes: Nodes(kubeNodes.Items, nvmfNodes.Items, replicas.Items, snapshots.Items)}, nil
+}
+
+// Nodes by name: one for each that any of the objects names.
+func Nodes(kubeNodes []corev1.Node, nvmfNodes []v1alpha1.NvmfNode, replicas []v1alpha1.NvmfReplica, snapshots []v1alpha1.NvmfSnapshot) []Node {
+	nodes := map[string]*found{}
+	node := func(name string) *found {
+		if nodes[name] == nil {
+			nodes[name] = &found{}
+		}
+		return nodes[name]
+	}
+	for i := range kubeNodes {
+		node(kubeNodes[i].Name).kube = &kubeNodes[i]
+	}
+	for i := range nvmfNodes {
+		node(nvmfNodes[i].Name).nvmf = &nvmfNodes[i]
+	}
+	for _, r := range replicas {
+		n := node(r.Spec.Node)
+		n.replicas = append(n.replicas, r)
+	}
+	for _, s := range snapshots {
+		n := node(s.Spec.Node)
+		n.snapshots = append(n.snapshots, s)
+	}
+	sorted := make([]Node, 0, len(nodes))
+	for _, name := range slices.Sorted(maps.Keys(nodes)) {
+		sorted = append(sorted, nodes[name].node(name))
+	}
+	return sorted
+}
+
+// Some reads the nodes that are chosen, by name, and of replicas and snapshots only those on them. It chooses by the
+// Node and the NvmfNode, of which one may be nil; a node that has neither is not asked for. The reader finds replicas
+// and snapshots by the field spec.node: a cache needs that index.
+func Some(ctx context.Context, from client.Reader, choose func(*corev1.Node, *v1alpha1.NvmfNode) bool) ([]Node, error) {
+	var (
+		kubeNodes corev1.NodeList
+		nvmfNodes v1alpha1.NvmfNodeList
+	)
+	for _, list := range []client.ObjectList{&kubeNodes, &nvmfNodes} {
+		if err := from.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("list %T: %w", list, err)
+		}
+	}
+	all := map[string]*found{}
+	for i := range kubeNodes.Items {
+		all[kubeNodes.Items[i].Name] = &found{kube: &kubeNodes.Items[i]}
+	}
+	for i := range nvmfNodes.Items {
+		n := &nvmfNodes.Items[i]
+		if all[n.Name] == nil {
+			all[n.Name] = &found{}
+		}
+		all[n.Name].nvmf = n
+	}
+	var nodes []Node
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		is := all[name]
+		if !choose(is.kube, is.nvmf) {
+			continue
+		}
+		if err := is.readData(ctx, from, name); err != nil {
+			return nil, err
+		}
+		nodes = append(nodes, is.node(name))
+	}
+	return nodes, nil
+}
+
+// One reads what there is of one node; nil when nothing names it. The reader finds replicas and snapshots by the field
+// spec.node: a cache needs that index.
+func One(ctx context.Context, from client.Reader, name string) (*Node, error) {
+	var (
+		kube corev1.Node
+		nvmf v1alpha1.NvmfNode
+		is   found
+	)
+	there := func(o client.Object) (bool, error) {
+		err := from.Get(ctx, client.ObjectKey{Name: name}, o, client.UnsafeDisableDeepCopy)
+		if err != nil && !apierrors.IsNotFound(err) {
+			return false, fmt.Errorf("get %T %s: %w", o, name, err)
+		}
+		return err == nil, nil
+	}
+	if ok, err := there(&kube); err != nil {
+		return nil, err
+	} else if ok {
+		is.kube = &kube
+	}
+	if ok, err := there(&nvmf); err != nil {
+		return nil, err
+	} else if ok {
+		is.nvmf = &nvmf
+	}
+	if err := is.readData(ctx, from, name); err != nil {
+		return nil, err
+	}
+	if is.kube == nil && is.nvmf == nil && len(is.replicas)+len(is.snapshots) == 0 {
+		return nil, nil
+	}
+	n := is.node(name)
+	return &n, nil
+}
+
+// readData reads the replicas and snapshots on the node.
+func (f *found) readData(ctx context.Context, from client.Reader, name string) error {
+	var (
+		replicas  v1alpha1.NvmfReplicaList
+		snapshots v1alpha1.NvmfSnapshotList
+	)
+	for _, list := range []client.ObjectList{&replicas, &snapshots} {
+		if err := from.List(ctx, list, client.MatchingFields{"spec.node": name}, client.UnsafeDisableDeepCopy); err != nil {
+			return fmt.Errorf("list %T of node %s: %w", list, name, err)
+		}
+	}
+	f.replicas, f.snapshots = replicas.Items, snapshots.Items
+	return nil
+}
+
+// node keeps nothing of the cache's own but what nobody writes to: labels, and the inventory.
+func (f *found) node(name string) Node {
+	n := Node{Node: claim.NewNode(name, f.kube, own(f.nvmf), f.replicas, f.snapshots), ReplicaBytes: map[string]int64{}}
+	n.Busy = rollout.Busy(n.Nvmf, f.replicas, f.snapshots)
+	for i := range f.replicas {
+		n.ReplicaBytes[f.replicas[i].Spec.Target] += v1alpha1.WithHeader(f.replicas[i].Spec.Size.Value())
+	}
+	for i := range f.snapshots {
+		n.SnapshotBytes += Value(f.snapshots[i].Status.Allocated)
+	}
+	return n
+}
+
+// own copy of an NvmfNode from a cache, without its inventory: that is most of it, and has no quantities, which are
+// written to when they are made text of.
+func own(nvmf *v1alpha1.NvmfNode) *v1alpha1.NvmfNode {
+	if nvmf == nil {
+		return nil
+	}
+	bare := *nvmf
+	bare.Status.Inventory = nil
+	bare = *bare.DeepCopy()
+	bare.Status.Inventory = nvmf.Status.Inventory
+	return &bare
+}
+
+// Value of what may not have been reported yet.
+func Value(q *resource.Quantity) int64 {
+	if q == nil {
+		return 0
+	}
+	return q.Value()
 }

@@ -12,30 +12,31 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
-// Busy names, for each node, what is being made, changed, exported or deleted there, or is degraded. What is out of
-// reach is not waited for: a dead drive would keep its node from every change, and the target has nothing of it to
-// serve. Nodes that are not given have no dead drives.
-func Busy(nodes map[string]*v1alpha1.NvmfNode, replicas []v1alpha1.NvmfReplica, snapshots []v1alpha1.NvmfSnapshot) map[string][]string {
-	names, homes := map[string][]string{}, map[string]string{}
+// Busy names what is being made, changed, exported or deleted on a node, or is degraded. What is out of reach is not
+// waited for: a dead drive would keep its node from every change, and the target has nothing of it to serve. Without
+// its NvmfNode, which may be nil, a node has no dead drives. The replicas and snapshots are all on this node.
+func Busy(node *v1alpha1.NvmfNode, replicas []v1alpha1.NvmfReplica, snapshots []v1alpha1.NvmfSnapshot) []string {
+	var names []string
+	homes := map[string]string{}
 	for i := range replicas {
 		r := &replicas[i]
 		homes[r.Name] = r.Status.Device
 		c := r.Status.Conditions
-		if outOfReach(nodes[r.Spec.Node], r.Status.Device, c) {
+		if outOfReach(node, r.Status.Device, c) {
 			continue
 		}
 		if !r.DeletionTimestamp.IsZero() || r.Status.ObservedGeneration < r.Generation ||
 			!meta.IsStatusConditionTrue(c, v1alpha1.ConditionReady) || !meta.IsStatusConditionFalse(c, v1alpha1.ConditionDegraded) {
-			names[r.Spec.Node] = append(names[r.Spec.Node], "replica "+r.Name)
+			names = append(names, "replica "+r.Name)
 		}
 	}
 	for i := range snapshots {
 		s := &snapshots[i]
-		if outOfReach(nodes[s.Spec.Node], cmp.Or(s.Status.Device, homes[s.Spec.Replica]), s.Status.Conditions) {
+		if outOfReach(node, cmp.Or(s.Status.Device, homes[s.Spec.Replica]), s.Status.Conditions) {
 			continue
 		}
 		if !s.DeletionTimestamp.IsZero() || !meta.IsStatusConditionTrue(s.Status.Conditions, v1alpha1.ConditionReady) {
-			names[s.Spec.Node] = append(names[s.Spec.Node], "snapshot "+s.Name)
+			names = append(names, "snapshot "+s.Name)
 		}
 	}
 	return names

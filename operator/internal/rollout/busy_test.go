@@ -54,9 +54,8 @@ func TestBusy(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			node := &v1alpha1.NvmfNode{}
 			node.Status.Pools = []v1alpha1.PoolStatus{{Device: "dead", Ready: test.why == "", Reason: test.why}, {Device: "well", Ready: true}}
-			busy := rollout.Busy(map[string]*v1alpha1.NvmfNode{"a": node}, []v1alpha1.NvmfReplica{test.replica}, test.snapshots)
-			if !slices.Equal(busy["a"], test.want) {
-				t.Errorf("%v, want %v", busy["a"], test.want)
+			if busy := rollout.Busy(node, []v1alpha1.NvmfReplica{test.replica}, test.snapshots); !slices.Equal(busy, test.want) {
+				t.Errorf("%v, want %v", busy, test.want)
 			}
 		})
 	}

@@ -26,7 +26,10 @@ func (c change) any() bool { return c.restart || c.links }
 // Everything else is made at once, because nothing waits for it: portals are closed, and opened with other settings,
 // only while no host is admitted to the node; the kernel's modules are loaded again only while no RDMA port is
 // open; the scheduler, balancing and sysctls are followed by what runs.
-func changeOf(n Node) change {
+func changeOf(n *Node) change {
+	if n.prepared != nil {
+		return *n.prepared
+	}
 	return change{
 		restart: n.Serves && n.WantedHash != "" && n.PodHash != n.WantedHash,
 		links:   !equality.Semantic.DeepEqual(linkSettings(planOf(n.Nvmf.Spec, n.Desired.Target)), linkSettings(n.Desired.Plan)),
@@ -72,7 +75,7 @@ func linkSettings(plan *v1alpha1.Plan) []v1alpha1.PlannedSetting {
 func Release(n Node, strategy v1alpha1.UpdateStrategy, turn bool) (spec v1alpha1.NvmfNodeSpec, gated bool) {
 	spec = *n.Desired.DeepCopy()
 	has := planOf(n.Nvmf.Spec, n.Desired.Target)
-	c := changeOf(n)
+	c := changeOf(&n)
 	// With OnDelete the plan is there when somebody deletes the pod.
 	restart := c.restart && n.PlannedHash != n.WantedHash && strategy.Type == v1alpha1.UpdateRollingUpdate && has != nil
 	if turn || spec.Plan == nil || !restart && !c.links {

@@ -29,7 +29,7 @@ func alive(node *v1alpha1.NvmfNode) bool {
 
 // absent: the node's agent has been silent, or its Node not Ready, for longer than AbsentAfter. It also says when that
 // will be so.
-func absent(n Node, now time.Time) (bool, time.Duration) {
+func absent(n *Node, now time.Time) (bool, time.Duration) {
 	since := n.NotReadySince
 	is := meta.FindStatusCondition(n.Nvmf.Status.Conditions, v1alpha1.ConditionAgentAlive)
 	if is != nil && is.Status != metav1.ConditionTrue && (since.IsZero() || is.LastTransitionTime.Time.Before(since)) {
@@ -44,7 +44,7 @@ func absent(n Node, now time.Time) (bool, time.Duration) {
 
 // unwell says why it cannot be said that the node serves as the plan that it has says, "" when it can; and after
 // which time it will, when time is all that is missing. What was said of an earlier plan does not count.
-func unwell(n Node, now time.Time) (string, time.Duration) {
+func unwell(n *Node, now time.Time) (string, time.Duration) {
 	node := n.Nvmf
 	if !alive(node) {
 		return "its agent is silent", 0

@@ -48,9 +48,20 @@ type Node struct {
 	ImageOnNode bool
 	// Busy names replicas and snapshots on the node that are in the midst of something.
 	Busy []string
+
+	// prepared is what changeOf answers, where that was asked before; see Prepared.
+	prepared *change
 }
 
-func (n Node) name() string { return n.Nvmf.Name }
+// Prepared returns the node with what is to be done at it worked out, so that no later decision about the same node
+// does so. Nothing of it may change from then on.
+func (n Node) Prepared() Node {
+	c := changeOf(&n)
+	n.prepared = &c
+	return n
+}
+
+func (n *Node) name() string { return n.Nvmf.Name }
 
 // Input is all that is decided from.
 type Input struct {
@@ -94,11 +105,13 @@ type decider struct {
 	Input
 	states []*state
 	most   int
-	again  time.Duration
+	// counted and turns count the nodes that take part of what may be unavailable, and those that have a turn.
+	counted, turns int
+	again          time.Duration
 }
 
 type state struct {
-	Node
+	*Node
 	change change
 	// unwell says why the node cannot be taken to serve; "" when it does. absent: it has been silent for so long that
 	// nobody waits for it.
@@ -113,8 +126,10 @@ func (s *state) counts() bool { return s.turn || s.unwell != "" && !s.absent }
 // Decide who has a turn. The same input gives the same answer, whatever the order of its nodes.
 func Decide(in Input) Decision {
 	d := &decider{Input: in, most: MaxUnavailable(in.Strategy, len(in.Nodes))}
-	for _, n := range in.Nodes {
-		s := &state{Node: n, change: changeOf(n)}
+	states := make([]state, len(in.Nodes))
+	for i := range in.Nodes {
+		n, s := &in.Nodes[i], &states[i]
+		s.Node, s.change = n, changeOf(n)
 		var again time.Duration
 		s.unwell, again = unwell(n, in.Now)
 		d.comeBack(again)
@@ -122,18 +137,21 @@ func Decide(in Input) Decision {
 			d.comeBack(again)
 		}
 		s.turn = slices.Contains(in.Updating, n.name()) && d.goesOn(s)
+		d.count(s, 1)
 		d.states = append(d.states, s)
 	}
 	// Those that do not serve anyway go first: it costs nobody anything.
 	slices.SortFunc(d.states, func(a, b *state) int {
 		return cmp.Or(rank(a)-rank(b), strings.Compare(a.name(), b.name()))
 	})
-	result := Decision{Conditions: map[string]metav1.Condition{}, Unwell: map[string]string{}}
+	result := Decision{Conditions: make(map[string]metav1.Condition, len(states)), Unwell: map[string]string{}}
 	for _, s := range d.states {
 		waits := ""
 		if d.gated(s) && !s.turn && !in.Strategy.Paused {
 			if waits = d.waitsFor(s); waits == "" {
+				d.count(s, -1)
 				s.turn = true
+				d.count(s, 1)
 				result.Granted = append(result.Granted, s.name())
 			}
 		}
@@ -172,6 +190,16 @@ func (d *decider) gated(s *state) bool {
 	return s.change.links || s.change.restart && d.Strategy.Type == v1alpha1.UpdateRollingUpdate
 }
 
+// count the node, once (1), or no more (-1), because it is about to change.
+func (d *decider) count(s *state, by int) {
+	if s.counts() {
+		d.counted += by
+	}
+	if s.turn {
+		d.turns += by
+	}
+}
+
 // goesOn: the turn that the node has is not over.
 func (d *decider) goesOn(s *state) bool {
 	if s.absent || d.gated(s) && d.Strategy.Paused {
@@ -191,21 +219,16 @@ func (d *decider) waitsFor(s *state) string {
 	if s.change.restart && !s.ImageOnNode {
 		return "the image of its next target pod is not present on the node (condition " + v1alpha1.ConditionTargetImageReady + ")"
 	}
-	others, turns := 0, 0
-	for _, o := range d.states {
-		if o != s && o.counts() {
-			others++
-		}
-		if o.turn {
-			turns++
-		}
+	others := d.counted
+	if s.counts() {
+		others--
 	}
 	if others >= d.most {
 		// Which nodes those are changes all the time, and many may wait: that is said once, in the NvmfTarget.
 		return fmt.Sprintf("maxUnavailable %d is reached by other nodes that are being changed or do not serve; see the status of NvmfTarget %s", d.most, s.Desired.Target)
 	}
-	if turns >= v1alpha1.MaxUpdating {
-		return fmt.Sprintf("%d nodes are being changed, which is the maximum", turns)
+	if d.turns >= v1alpha1.MaxUpdating {
+		return fmt.Sprintf("%d nodes are being changed, which is the maximum", d.turns)
 	}
 	if len(s.Busy) > 0 {
 		return fmt.Sprintf("%d of the node's replicas and snapshots not ready, such as %s", len(s.Busy), slices.Min(s.Busy))

@@ -222,6 +222,12 @@ func TestNeverMoreThanMayBeUnavailable(t *testing.T) {
 		if len(d.Granted) > 0 && unavailable > most {
 			t.Fatalf("%d unavailable, with %v in turn, and %d may be: %+v", unavailable, d.Granted, most, down)
 		}
+		for i, n := range in.Nodes {
+			in.Nodes[i] = n.Prepared()
+		}
+		if diff := cmp.Diff(d, rollout.Decide(in)); diff != "" {
+			t.Fatalf("of prepared nodes: %s", diff)
+		}
 		slices.Reverse(in.Nodes)
 		if again := rollout.Decide(in); !slices.Equal(again.Updating, d.Updating) {
 			t.Fatalf("the order of the nodes matters: %v, %v", d.Updating, again.Updating)

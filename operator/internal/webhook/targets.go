@@ -20,8 +20,11 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -82,17 +85,49 @@ func (v *Targets) ValidateDelete(context.Context, *v1alpha1.NvmfTarget) (admissi
 
 // judge a target; old is what it was, nil for a new one.
 func (v *Targets) judge(ctx context.Context, old, target *v1alpha1.NvmfTarget) (admission.Warnings, error) {
-	all, err := gather.All(ctx, v.Reader)
+	targets, nodes, err := v.gather(ctx, old, target)
 	if err != nil {
 		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("cannot check whether a node can serve NvmfTarget %s, because the nodes could not be read: %v", target.Name, err))
 	}
-	after := claim.Prospects(target, all.Targets, all.Nodes)
-	worse := old == nil || claim.Worse(claim.Prospects(old, all.Targets, all.Nodes), after)
-	warnings, err := response(after, worse)
+	after := claim.Prospects(target, targets, nodes)
+	warnings, err := response(after, func() bool { // only where no node can hold the target does it matter how it was before
+		return old == nil || claim.Worse(claim.Prospects(old, targets, nodes), after)
+	})
 	if err == nil && old != nil && target.Spec.OverProvisioningPercent < old.Spec.OverProvisioningPercent {
-		warnings = append(warnings, overPromised(target, all.Nodes)...)
+		warnings = append(warnings, overPromised(target, nodes)...)
 	}
 	return warnings, err
+}
+
+// gather all targets, and the nodes that the answer is about: those that the selector chooses, or chose, and those that
+// serve the target. It reads all nodes only while a target is being deleted, because whether that keeps an empty node
+// depends on whether any other holds data of it.
+func (v *Targets) gather(ctx context.Context, old, target *v1alpha1.NvmfTarget) ([]v1alpha1.NvmfTarget, []claim.Node, error) {
+	var targets v1alpha1.NvmfTargetList
+	if err := v.Reader.List(ctx, &targets); err != nil {
+		return nil, nil, fmt.Errorf("list NvmfTargets: %w", err)
+	}
+	if slices.ContainsFunc(targets.Items, func(t v1alpha1.NvmfTarget) bool { return !t.DeletionTimestamp.IsZero() }) {
+		all, err := gather.All(ctx, v.Reader)
+		if err != nil {
+			return nil, nil, err
+		}
+		return all.Targets, gather.Claims(all.Nodes), nil
+	}
+	var selectors []labels.Selector
+	for _, t := range []*v1alpha1.NvmfTarget{old, target} {
+		if t == nil {
+			continue
+		}
+		if s, err := metav1.LabelSelectorAsSelector(&t.Spec.NodeSelector); err == nil { // one that cannot be read chooses nothing
+			selectors = append(selectors, s)
+		}
+	}
+	some, err := gather.Some(ctx, v.Reader, func(kube *corev1.Node, nvmf *v1alpha1.NvmfNode) bool {
+		return nvmf != nil && nvmf.Spec.Target == target.Name ||
+			kube != nil && slices.ContainsFunc(selectors, func(s labels.Selector) bool { return s.Matches(labels.Set(kube.Labels)) })
+	})
+	return targets.Items, gather.Claims(some), err
 }
 
 // overPromised warns of pools of which more is promised already than a lowered percentage allows.
@@ -110,14 +145,15 @@ func overPromised(target *v1alpha1.NvmfTarget, nodes []claim.Node) admission.War
 		target.Spec.OverProvisioningPercent, len(pools), text.Few(pools, maxNamed, ", "))}
 }
 
-// response to a target, from how each node would fare with it, and whether it is worse than what is stored.
-func response(prospects []claim.Prospect, worse bool) (admission.Warnings, error) {
+// response to a target, from how each node would fare with it. It asks whether that is worse than what is stored only
+// when this decides.
+func response(prospects []claim.Prospect, worse func() bool) (admission.Warnings, error) {
 	matching := slices.DeleteFunc(slices.Clone(prospects), func(p claim.Prospect) bool { return !p.Matches })
 	if len(matching) == 0 {
 		return admission.Warnings{"no node matches spec.nodeSelector yet; label the nodes that should serve"}, nil
 	}
 	cannot, unknown := with(matching, claim.CannotHold), with(matching, claim.Unknown)
-	if len(cannot) == len(matching) && worse {
+	if len(cannot) == len(matching) && worse() {
 		return nil, errors.New("no matching node can serve this target: " + strings.Join(told(cannot), "; ") +
 			"; run kubectl weft plan -f FILE for details")
 	}

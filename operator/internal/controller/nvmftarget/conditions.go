@@ -147,8 +147,16 @@ func waitsForNodes(o observation) *metav1.Condition {
 
 // rollingOut: nodes have a turn, or wait for one. What keeps a turn from ending, or from being given, is told.
 func rollingOut(o observation) *metav1.Condition {
+	var tell []string
+	for name, c := range o.gate.Conditions {
+		switch c.Reason {
+		case v1alpha1.ReasonUpdating, v1alpha1.ReasonWaitingForTurn, v1alpha1.ReasonRolloutPaused:
+			tell = append(tell, name)
+		}
+	}
+	slices.Sort(tell)
 	told := map[string][]string{}
-	for _, name := range slices.Sorted(maps.Keys(o.gate.Conditions)) {
+	for _, name := range tell {
 		c := o.gate.Conditions[name]
 		told[c.Reason] = append(told[c.Reason], fmt.Sprintf("%s (%s)", name, c.Message))
 	}

@@ -78,7 +78,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 // collectNodes gives one series for each condition: as its status changes, so does the series.
 func (c *collector) collectNodes(ctx context.Context, out chan<- prometheus.Metric) {
 	var nodes v1alpha1.NvmfNodeList
-	if err := c.reader.List(ctx, &nodes); err != nil {
+	if err := c.reader.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil { // they are only read, and large
 		out <- prometheus.NewInvalidMetric(nodeCondition, fmt.Errorf("list NvmfNodes: %w", err))
 		return
 	}

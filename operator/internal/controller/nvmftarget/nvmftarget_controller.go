@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/operator/internal/claim"
 	"github.com/weft-storage/weft/operator/internal/manifest"
 )
 
@@ -39,6 +40,9 @@ type Reconciler struct {
 	// Guarded: each storage node has a budget of its own (package guard), and targets have none.
 	Guarded bool
 
+	// fleet and candidates are what the last look found; nothing of them outlives the operator.
+	fleet      fleet
+	candidates *claim.Candidates
 	// took is how many nanoseconds the last look at everything took.
 	took atomic.Int64
 }
@@ -56,10 +60,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, manifest.IgnoreStale(ctx, err)
 	}
 	begun := r.Clock.Now()
-	v, err := r.look(ctx, r.Client, req.Name)
+	v, err := r.look(ctx, req.Name)
 	r.took.Store(int64(r.Clock.Now().Sub(begun)))
 	if err == nil && len(v.gate.Granted) > 0 {
-		v, err = r.look(ctx, r.Live, req.Name)
+		v, err = r.lookLive(ctx, req.Name)
 	}
 	if err != nil {
 		return ctrl.Result{}, err
@@ -67,7 +71,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := r.applyNodes(ctx, v); err != nil {
 		return ctrl.Result{}, err
 	}
-	if err := r.applyBudget(ctx, v.target, v.decision); err != nil {
+	if err := r.applyBudget(ctx, v); err != nil {
 		return ctrl.Result{}, err
 	}
 	if gone, err := r.finalize(ctx, v.target); gone || err != nil {

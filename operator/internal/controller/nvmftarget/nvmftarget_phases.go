@@ -24,20 +24,17 @@ import (
 // those that differ. One node's failure does not stop the others.
 func (r *Reconciler) applyNodes(ctx context.Context, v *view) error {
 	var errs []error
-	for _, n := range v.all.Nodes {
-		if n.Nvmf == nil {
+	for _, n := range v.nodes {
+		if n.Nvmf == nil || !n.released.differs {
 			continue
 		}
-		errs = append(errs, v.noteStale(ctx, r.applyNode(ctx, n, v.decision.Nodes[n.Name], v.inTurn[n.Name])))
+		errs = append(errs, v.noteStale(ctx, r.applyNode(ctx, n.Node.Node, n.released.spec, n.released.inTurn)))
 	}
 	return errors.Join(errs...)
 }
 
+// applyNode that has another spec than the desired one.
 func (r *Reconciler) applyNode(ctx context.Context, n claim.Node, desired v1alpha1.NvmfNodeSpec, inTurn bool) error {
-	config := manifest.ForNodeSpec(n.Nvmf, desired)
-	if config == nil {
-		return nil
-	}
 	if inTurn {
 		if is, err := r.isItsTurn(ctx, desired.Target, n.Name); err != nil || !is {
 			return err
@@ -54,6 +51,7 @@ func (r *Reconciler) applyNode(ctx context.Context, n claim.Node, desired v1alph
 			return nil
 		}
 	}
+	config := manifest.ForNodeSpec(n.Nvmf, desired)
 	if err := r.Apply(ctx, config, client.FieldOwner(v1alpha1.OperatorFieldManager), client.ForceOwnership); err != nil {
 		return fmt.Errorf("apply the spec of NvmfNode %s: %w", n.Name, err)
 	}
@@ -76,7 +74,8 @@ func (r *Reconciler) holdsData(ctx context.Context, node, target string) (bool, 
 
 // applyBudget keeps the PodDisruptionBudget of a target that has pods: a drain of several nodes takes one
 // target after the other. It goes with the target. Where nodes have guards, their budgets cover the target pods.
-func (r *Reconciler) applyBudget(ctx context.Context, target *v1alpha1.NvmfTarget, decision claim.Decision) error {
+func (r *Reconciler) applyBudget(ctx context.Context, v *view) error {
+	target := v.target
 	if target == nil || target.Spec.Engine != v1alpha1.EngineSPDK {
 		return nil
 	}
@@ -96,7 +95,13 @@ func (r *Reconciler) applyBudget(ctx context.Context, target *v1alpha1.NvmfTarge
 		}
 		return nil
 	}
-	config := r.Pods.Budget(target, exists, len(decision.Claimed(target.Name)))
+	claimed := 0
+	for _, n := range v.nodes {
+		if n.serves(target.Name) {
+			claimed++
+		}
+	}
+	config := r.Pods.Budget(target, exists, claimed)
 	if config == nil {
 		return nil
 	}

@@ -19,7 +19,6 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/internal/text"
 	"github.com/weft-storage/weft/operator/internal/claim"
-	"github.com/weft-storage/weft/operator/internal/gather"
 	"github.com/weft-storage/weft/operator/internal/manifest"
 	"github.com/weft-storage/weft/operator/internal/rollout"
 )
@@ -28,16 +27,22 @@ import (
 type view struct {
 	// target that the look is for; nil when it is gone.
 	target *v1alpha1.NvmfTarget
-	all    *gather.Objects
-	// decision with the specs that nodes may have now: what disturbs I/O is in them only in the node's turn.
-	decision claim.Decision
-	// inTurn are the nodes whose spec may be written only while it is their turn.
-	inTurn map[string]bool
-	// gate is what was decided about the target's rollout.
-	gate rollout.Decision
+	// nodes by name, each with the spec that it may have now: what disturbs I/O is in it only in the node's turn.
+	nodes []*node
+	// placed is what became of the target, and gate what was decided about its rollout.
+	placed claim.Target
+	gate   rollout.Decision
+	// remains is what keeps the target, which is being deleted.
+	remains remains
 	// stale: an NvmfNode could not be written because it was newer than the look. It may differ in what leads to no
 	// reconcile alone (judgedAnew), so there has to be another look.
 	stale bool
+}
+
+// remains of a target.
+type remains struct {
+	// volumes of the target and snapshots in its pools, by name.
+	volumes, snapshots []string
 }
 
 // noteStale drops the error of a write of an NvmfNode that was newer than the look.
@@ -54,82 +59,139 @@ func (v *view) again(after time.Duration) ctrl.Result {
 	return ctrl.Result{RequeueAfter: after}
 }
 
-// look gathers and decides, from the cache or from the API server.
-func (r *Reconciler) look(ctx context.Context, reader client.Reader, name string) (*view, error) {
-	all, err := gather.All(ctx, reader)
+// look gathers from the cache, and decides. It reads the nodes that have changed, and keeps what was concluded for the
+// others. As in lookLive, targets are read before nodes: a target's status is written with the version that was read,
+// so it is refused if anybody has written it since, from nodes that are as new as those here or newer.
+func (r *Reconciler) look(ctx context.Context, name string) (*view, error) {
+	var targets v1alpha1.NvmfTargetList
+	if err := r.List(ctx, &targets); err != nil {
+		return nil, fmt.Errorf("list NvmfTargets: %w", err)
+	}
+	nodes, err := r.refreshed(ctx)
 	if err != nil {
 		return nil, err
 	}
-	pods, err := r.pods(ctx, reader)
+	return r.lookAt(ctx, r.Client, targets.Items, nodes, name)
+}
+
+// lookLive gathers everything from the API server, and decides.
+func (r *Reconciler) lookLive(ctx context.Context, name string) (*view, error) {
+	targets, nodes, err := r.read(ctx, r.Live)
 	if err != nil {
 		return nil, err
 	}
-	v := &view{all: all, decision: claim.Decide(all.Targets, all.Nodes), inTurn: map[string]bool{}}
-	nodes := map[string]*v1alpha1.NvmfNode{}
-	for _, n := range all.Nodes {
-		nodes[n.Name] = n.Nvmf
+	return r.lookAt(ctx, r.Live, targets, nodes, name)
+}
+
+func (r *Reconciler) lookAt(ctx context.Context, reader client.Reader, targets []v1alpha1.NvmfTarget, nodes []*node, name string) (*view, error) {
+	v := r.decide(targets, nodes, name)
+	if v.target == nil || v.target.DeletionTimestamp.IsZero() {
+		return v, nil
 	}
-	busy := rollout.Busy(nodes, all.Replicas, all.Snapshots)
-	for i := range all.Targets {
-		target := &all.Targets[i]
-		gate := r.release(v, target, pods, busy)
+	var err error
+	v.remains, err = remaining(ctx, reader, name, nodes)
+	return v, err
+}
+
+// decide about all targets and nodes, for the one target.
+func (r *Reconciler) decide(targets []v1alpha1.NvmfTarget, nodes []*node, name string) *view {
+	among := claim.Prepare(targets, func(target string) bool {
+		return slices.ContainsFunc(nodes, func(n *node) bool { return n.Holds(target) })
+	})
+	if r.candidates != nil && r.candidates.Equal(among) {
+		among = r.candidates
+	}
+	r.candidates = among
+	placements := make([]*claim.Placement, len(nodes))
+	served := map[string][]*node{}
+	for i, n := range nodes {
+		r.place(n, among)
+		placements[i] = n.placement
+		if n.served() {
+			served[n.placement.Spec.Target] = append(served[n.placement.Spec.Target], n)
+		}
+	}
+	v := &view{nodes: nodes, placed: among.Sum(placements)[name]}
+	for i := range targets {
+		target := &targets[i]
+		gate := r.release(target, served[target.Name])
 		if target.Name == name {
 			v.target, v.gate = target, gate
 		}
 	}
-	return v, nil
-}
-
-// pods that the operator made, by name.
-func (r *Reconciler) pods(ctx context.Context, reader client.Reader) (map[string]*corev1.Pod, error) {
-	selector, err := manifest.PodSelector()
-	if err != nil {
-		return nil, err
+	for _, n := range nodes {
+		n.keep()
 	}
-	var list corev1.PodList
-	if err := reader.List(ctx, &list, client.InNamespace(r.Pods.Namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
-		return nil, fmt.Errorf("list target pods: %w", err)
-	}
-	pods := make(map[string]*corev1.Pod, len(list.Items))
-	for i := range list.Items {
-		pods[list.Items[i].Name] = &list.Items[i]
-	}
-	return pods, nil
+	return v
 }
 
 // release decides about the target's rollout, and what its nodes may have now. A turn that was not on record yet
 // releases nothing.
-func (r *Reconciler) release(v *view, target *v1alpha1.NvmfTarget, pods map[string]*corev1.Pod, busy map[string][]string) rollout.Decision {
+func (r *Reconciler) release(target *v1alpha1.NvmfTarget, nodes []*node) rollout.Decision {
 	var strategy v1alpha1.UpdateStrategy
 	if s := target.Spec.UpdateStrategy; s != nil {
 		strategy = *s
 	}
-	in := rollout.Input{Strategy: strategy, Updating: target.Status.Rollout.Updating, Now: r.Clock.Now()}
-	for _, n := range v.all.Nodes {
-		if desired, ok := v.decision.Nodes[n.Name]; ok && desired.Target == target.Name {
-			node := r.rolloutNode(n.Nvmf, desired, pods)
-			node.Busy, node.NotReadySince = busy[n.Name], n.NotReadySince
-			in.Nodes = append(in.Nodes, node)
-		}
+	in := rollout.Input{Strategy: strategy, Updating: target.Status.Rollout.Updating, Now: r.Clock.Now(), Nodes: make([]rollout.Node, len(nodes))}
+	for i, n := range nodes {
+		in.Nodes[i] = n.gated
 	}
 	gate := rollout.Decide(in)
-	for _, n := range in.Nodes {
-		turn := slices.Contains(in.Updating, n.Nvmf.Name) && slices.Contains(gate.Updating, n.Nvmf.Name)
-		v.decision.Nodes[n.Nvmf.Name], v.inTurn[n.Nvmf.Name] = rollout.Release(n, strategy, turn)
+	for _, n := range nodes {
+		turn := slices.Contains(in.Updating, n.Name) && slices.Contains(gate.Updating, n.Name)
+		n.release(target, strategy, turn)
 	}
 	return gate
 }
 
+// remaining lists what keeps a target that is being deleted.
+func remaining(ctx context.Context, reader client.Reader, target string, nodes []*node) (remains, error) {
+	var (
+		volumes   v1alpha1.NvmfVolumeList
+		replicas  v1alpha1.NvmfReplicaList
+		snapshots v1alpha1.NvmfSnapshotList
+		is        remains
+	)
+	for _, list := range []client.ObjectList{&volumes, &replicas, &snapshots} {
+		if err := reader.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+			return is, fmt.Errorf("list %T: %w", list, err)
+		}
+	}
+	for i := range volumes.Items {
+		if volumes.Items[i].Spec.Target == target {
+			is.volumes = append(is.volumes, volumes.Items[i].Name)
+		}
+	}
+	for i := range replicas.Items {
+		if replicas.Items[i].Spec.Target == target {
+			is.volumes = append(is.volumes, replicas.Items[i].Spec.Volume.Name) // whose own object may be gone
+		}
+	}
+	claimed := map[string]bool{}
+	for _, n := range nodes {
+		claimed[n.Name] = n.serves(target)
+	}
+	for i := range snapshots.Items {
+		if claimed[snapshots.Items[i].Spec.Node] {
+			is.snapshots = append(is.snapshots, snapshots.Items[i].Name)
+		}
+	}
+	slices.Sort(is.volumes)
+	is.volumes = slices.Compact(is.volumes)
+	slices.Sort(is.snapshots)
+	return is, nil
+}
+
 // rolloutNode is what the gate knows of a node.
-func (r *Reconciler) rolloutNode(node *v1alpha1.NvmfNode, desired v1alpha1.NvmfNodeSpec, pods map[string]*corev1.Pod) rollout.Node {
-	n := rollout.Node{Nvmf: node, Desired: desired}
+func (r *Reconciler) rolloutNode(is *facts, desired v1alpha1.NvmfNodeSpec) rollout.Node {
+	node, pod := is.Nvmf, is.pod
+	n := rollout.Node{Nvmf: node, Desired: desired, Busy: is.Busy, NotReadySince: is.NotReadySince}
 	if desired.Plan == nil || desired.Plan.SPDK == nil {
 		return n
 	}
 	n.HasPods = true
 	n.PlannedHash, n.WantedHash = r.startup(node, node.Spec), r.startup(node, desired)
-	pod, pull := pods[manifest.TargetPodName(node.Name)], pods[manifest.PullPodName(node.Name)]
-	n.ImageOnNode = r.Pods.ImageOnNode(node, pod, pull)
+	n.ImageOnNode = r.Pods.ImageOnNode(node, pod, is.pull)
 	if pod == nil || !metav1.IsControlledBy(pod, node) {
 		return n
 	}
@@ -146,9 +208,9 @@ func (r *Reconciler) startup(node *v1alpha1.NvmfNode, spec v1alpha1.NvmfNodeSpec
 	if spec.Plan == nil || spec.Plan.SPDK == nil {
 		return ""
 	}
-	with := node.DeepCopy()
+	with := *node
 	with.Spec = spec
-	pod, err := r.Pods.Pod(with)
+	pod, err := r.Pods.Pod(&with)
 	if err != nil { // the controller of target pods says so
 		return ""
 	}
@@ -169,7 +231,7 @@ func (r *Reconciler) isItsTurn(ctx context.Context, target, node string) (bool, 
 // and the node has the plan for it: what ends a target pod goes by that.
 func (r *Reconciler) updateNodes(ctx context.Context, v *view) error {
 	var errs []error
-	for _, n := range v.all.Nodes {
+	for _, n := range v.nodes {
 		if n.Nvmf == nil {
 			continue
 		}
@@ -177,7 +239,7 @@ func (r *Reconciler) updateNodes(ctx context.Context, v *view) error {
 		switch {
 		case ok && slices.Contains(v.gate.Granted, n.Name):
 			continue
-		case ok && manifest.ForNodeSpec(n.Nvmf, v.decision.Nodes[n.Name]) != nil:
+		case ok && n.released.differs:
 			continue // it was just written, or could not be
 		case !ok && (n.Claimant() != "" || meta.FindStatusCondition(n.Nvmf.Status.Conditions, v1alpha1.ConditionUpdated) == nil):
 			continue
@@ -186,13 +248,15 @@ func (r *Reconciler) updateNodes(ctx context.Context, v *view) error {
 				Type: v1alpha1.ConditionUpdated, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonNotNeeded, Message: "no target claims the node",
 			}
 		}
-		errs = append(errs, v.noteStale(ctx, r.updateNode(ctx, n.Nvmf, is)))
+		is.ObservedGeneration = n.Nvmf.Generation
+		if !n.has(is) {
+			errs = append(errs, v.noteStale(ctx, r.updateNode(ctx, n.Nvmf, is)))
+		}
 	}
 	return errors.Join(errs...)
 }
 
 func (r *Reconciler) updateNode(ctx context.Context, node *v1alpha1.NvmfNode, is metav1.Condition) error {
-	is.ObservedGeneration = node.Generation
 	is.LastTransitionTime = metav1.NewTime(r.Clock.Now())
 	config := manifest.ForNodeCondition(node, is)
 	if config == nil {

@@ -14,7 +14,6 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/operator/internal/claim"
-	"github.com/weft-storage/weft/operator/internal/gather"
 	"github.com/weft-storage/weft/operator/internal/manifest"
 	"github.com/weft-storage/weft/operator/internal/rollout"
 )
@@ -23,7 +22,7 @@ import (
 func (r *Reconciler) updateStatus(ctx context.Context, v *view) error {
 	target := v.target
 	before := target.Status
-	after := status(observe(target, v.all, v.decision, v.gate), metav1.NewTime(r.Clock.Now()))
+	after := status(observe(v), metav1.NewTime(r.Clock.Now()))
 	config := manifest.ForTargetStatus(target, after)
 	if config == nil {
 		return nil
@@ -41,9 +40,8 @@ type observation struct {
 	placed claim.Target
 	// nodes that serve the target, or shall, by name, with how each of them does.
 	nodes []servingNode
-	// volumes of the target and snapshots in its pools, by name.
-	volumes, snapshots []string
-	capacity           v1alpha1.Capacity
+	remains
+	capacity v1alpha1.Capacity
 	// overPromised pools, see claim.Node.OverPromised.
 	overPromised []string
 	// unable lists the nodes that cannot authenticate, each with the reason: those that serve the target, and those
@@ -64,35 +62,22 @@ type servingNode struct {
 	untuned *metav1.Condition
 }
 
-// observe picks what concerns the target.
-func observe(target *v1alpha1.NvmfTarget, all *gather.Objects, decision claim.Decision, gate rollout.Decision) observation {
-	o := observation{target: target, placed: decision.Targets[target.Name], gate: gate}
-	claimed := decision.Claimed(target.Name)
+// observe picks what concerns the target, and adds up what each of its nodes has.
+func observe(v *view) observation {
+	target := v.target
+	o := observation{target: target, placed: v.placed, gate: v.gate, remains: v.remains}
 	var total, allocated, free int64
-	for _, v := range all.Volumes {
-		if v.Spec.Target == target.Name {
-			o.volumes = append(o.volumes, v.Name)
-		}
-	}
-	for _, r := range all.Replicas {
-		if r.Spec.Target == target.Name {
-			o.volumes = append(o.volumes, r.Spec.Volume.Name) // whose own object may be gone
-			allocated += v1alpha1.WithHeader(r.Spec.Size.Value())
-		}
-	}
-	for _, s := range all.Snapshots {
-		if _, ok := slices.BinarySearch(claimed, s.Spec.Node); ok {
-			o.snapshots = append(o.snapshots, s.Name)
-			allocated += valueOf(s.Status.Allocated)
-		}
-	}
-	for _, n := range all.Nodes {
+	capables := v.placed.Capable
+	for _, n := range v.nodes {
+		allocated += n.ReplicaBytes[target.Name]
 		if n.HostUnable != "" {
 			o.unable.hosts = append(o.unable.hosts, fmt.Sprintf("%s (%s)", n.Name, n.HostUnable))
 		}
-		_, serves := slices.BinarySearch(claimed, n.Name)
-		_, capable := slices.BinarySearch(o.placed.Capable, n.Name)
-		if !serves {
+		capable := len(capables) > 0 && capables[0] == n.Name // both are sorted
+		if capable {
+			capables = capables[1:]
+		}
+		if !n.serves(target.Name) {
 			if capable { // its former target is just releasing it
 				o.nodes = append(o.nodes, servingNode{
 					name: n.Name, capable: true, health: health{pending, v1alpha1.ReasonPending, "another target is still releasing it"},
@@ -100,32 +85,19 @@ func observe(target *v1alpha1.NvmfTarget, all *gather.Objects, decision claim.De
 			}
 			continue
 		}
-		o.nodes = append(o.nodes, servingNode{
-			name: n.Name, capable: capable, health: healthOf(n.Nvmf, decision.Nodes[n.Name]),
-			podOutdated: podHealth(n.Nvmf).reason == v1alpha1.ReasonPodOutdated,
-			untuned:     untuned(n.Nvmf),
-		})
-		if why := n.Nvmf.CannotAuthenticate(); why != "" && n.Nvmf.Status.Engine != nil {
-			o.unable.storage = append(o.unable.storage, fmt.Sprintf("%s (%s)", n.Name, why))
+		has := &n.released.share
+		o.nodes = append(o.nodes, has.serving)
+		o.nodes[len(o.nodes)-1].capable = capable
+		if has.unableStorage != "" {
+			o.unable.storage = append(o.unable.storage, has.unableStorage)
 		}
-		// What is left is for the agent to say: it knows which of its pools take something now.
-		total += valueOf(n.Nvmf.Status.Capacity.Total)
-		free += valueOf(n.Nvmf.Status.Capacity.Free)
-		o.overPromised = append(o.overPromised, n.OverPromised(target.Spec.OverProvisioningPercent)...)
+		allocated += n.SnapshotBytes
+		total += has.total
+		free += has.free
+		o.overPromised = append(o.overPromised, has.overPromised...)
 	}
 	o.capacity = v1alpha1.Capacity{Total: bytes(total), Allocated: bytes(allocated), Free: bytes(free)}
-	slices.Sort(o.volumes)
-	o.volumes = slices.Compact(o.volumes)
-	slices.Sort(o.snapshots)
 	return o
-}
-
-// valueOf what may not have been reported yet.
-func valueOf(q *resource.Quantity) int64 {
-	if q == nil {
-		return 0
-	}
-	return q.Value()
 }
 
 func bytes(n int64) *resource.Quantity { return resource.NewQuantity(n, resource.BinarySI) }
@@ -137,7 +109,7 @@ func status(o observation, now metav1.Time) v1alpha1.NvmfTargetStatus {
 		Nodes: v1alpha1.NodeCounts{
 			Matching: int32(len(o.placed.Matching)),
 			Capable:  int32(len(o.placed.Capable)),
-			Ready:    int32(len(o.with(ready))),
+			Ready:    int32(o.count(ready)),
 		},
 		NotCapable: slices.Clone(o.placed.NotCapable[:min(len(o.placed.NotCapable), v1alpha1.MaxNotCapable)]),
 		Capacity:   o.capacity,
@@ -161,4 +133,15 @@ func (o observation) with(state healthState) []servingNode {
 		}
 	}
 	return nodes
+}
+
+// count the capable nodes in a state.
+func (o observation) count(state healthState) int {
+	count := 0
+	for i := range o.nodes {
+		if o.nodes[i].capable && o.nodes[i].health.state == state {
+			count++
+		}
+	}
+	return count
 }

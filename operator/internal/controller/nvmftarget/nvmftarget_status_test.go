@@ -111,11 +111,11 @@ func TestConditions(t *testing.T) {
 			[3]string{"True/AsExpected", "False/AsExpected", "True/OverPromised"},
 		},
 		"deleting, with volumes": {
-			observation{target: gone, placed: claim.Target{Matching: []string{"a"}, Capable: []string{"a"}}, nodes: []servingNode{serving("a", ready, "AsExpected")}, volumes: []string{"v"}},
+			observation{target: gone, placed: claim.Target{Matching: []string{"a"}, Capable: []string{"a"}}, nodes: []servingNode{serving("a", ready, "AsExpected")}, remains: remains{volumes: []string{"v"}}},
 			[3]string{"False/Deleting", "True/VolumesRemain", "False/AsExpected"},
 		},
 		"deleting, with a snapshot": {
-			observation{target: gone, snapshots: []string{"s"}},
+			observation{target: gone, remains: remains{snapshots: []string{"s"}}},
 			[3]string{"False/Deleting", "True/VolumesRemain", "False/AsExpected"},
 		},
 		"deleting, empty": {
@@ -143,35 +143,53 @@ func TestConditions(t *testing.T) {
 	}
 }
 
+// seen is a look at these nodes, of which those that have a target keep it.
+func seen(target *v1alpha1.NvmfTarget, placed claim.Target, nodes ...gather.Node) *view {
+	v := &view{target: target, placed: placed}
+	for _, is := range nodes {
+		n := &node{facts: &facts{Node: is}, placement: &claim.Placement{}}
+		if n.Nvmf != nil {
+			n.placement.Spec = n.Nvmf.Spec
+			n.gated = (&Reconciler{}).rolloutNode(n.facts, n.Nvmf.Spec)
+			n.release(target, v1alpha1.UpdateStrategy{}, false)
+		}
+		v.nodes = append(v.nodes, n)
+	}
+	return v
+}
+
 // Who cannot authenticate is told before a volume is refused.
 func TestAuthenticationReady(t *testing.T) {
-	storageNode := func(name, publicKey string, running *v1alpha1.EngineStatus) claim.Node {
-		return claim.Node{Name: name, Nvmf: &v1alpha1.NvmfNode{
+	storageNode := func(name, publicKey string, running *v1alpha1.EngineStatus) gather.Node {
+		return gather.Node{Node: claim.Node{Name: name, Nvmf: &v1alpha1.NvmfNode{
 			Spec:   v1alpha1.NvmfNodeSpec{Target: "fast", Plan: &v1alpha1.Plan{}},
 			Status: v1alpha1.NvmfNodeStatus{PublicKey: publicKey, Engine: running},
-		}}
+		}}}
+	}
+	host := func(name, unable string) gather.Node {
+		return gather.Node{Node: claim.Node{Name: name, HostUnable: unable}}
 	}
 	can, cannot := &v1alpha1.EngineStatus{Type: v1alpha1.EngineNvmet, Version: "6.12", Authentication: true}, &v1alpha1.EngineStatus{Type: v1alpha1.EngineNvmet, Version: "5.15"}
-	well := []claim.Node{storageNode("a", "key", can), {Name: "worker"}}
+	well := []gather.Node{storageNode("a", "key", can), host("worker", "")}
 	for name, c := range map[string]struct {
 		mode   v1alpha1.AuthenticationMode
-		nodes  []claim.Node
+		nodes  []gather.Node
 		status string
 		says   []string
 	}{
 		"all can":                        {v1alpha1.AuthenticationRequired, well, "True/AsExpected", nil},
-		"an engine cannot":               {v1alpha1.AuthenticationRequired, []claim.Node{storageNode("a", "key", cannot)}, "False/NodesCannotAuthenticate", []string{"1 storage node", "a (its engine Nvmet 5.15", "no volumes are attached there"}},
-		"an agent of an earlier version": {v1alpha1.AuthenticationRequired, []claim.Node{storageNode("a", "", can)}, "False/NodesCannotAuthenticate", []string{"a (its agent reports no public key"}},
-		"an agent that has not begun":    {v1alpha1.AuthenticationRequired, []claim.Node{storageNode("a", "", nil)}, "True/AsExpected", nil},
-		"a kernel of a host cannot":      {v1alpha1.AuthenticationRequired, append(well, claim.Node{Name: "old", HostUnable: "this kernel cannot"}), "False/NodesCannotAuthenticate", []string{"1 node cannot authenticate when using volumes: old (this kernel cannot)"}},
-		"where it is preferred":          {v1alpha1.AuthenticationPreferred, append(well, claim.Node{Name: "old", HostUnable: "this kernel cannot"}), "True/NodesCannotAuthenticate", []string{"old (this kernel cannot)", "attached there without"}},
-		"where it is disabled":           {v1alpha1.AuthenticationDisabled, append(well, claim.Node{Name: "old", HostUnable: "this kernel cannot"}), "True/NotNeeded", nil},
+		"an engine cannot":               {v1alpha1.AuthenticationRequired, []gather.Node{storageNode("a", "key", cannot)}, "False/NodesCannotAuthenticate", []string{"1 storage node", "a (its engine Nvmet 5.15", "no volumes are attached there"}},
+		"an agent of an earlier version": {v1alpha1.AuthenticationRequired, []gather.Node{storageNode("a", "", can)}, "False/NodesCannotAuthenticate", []string{"a (its agent reports no public key"}},
+		"an agent that has not begun":    {v1alpha1.AuthenticationRequired, []gather.Node{storageNode("a", "", nil)}, "True/AsExpected", nil},
+		"a kernel of a host cannot":      {v1alpha1.AuthenticationRequired, append(well, host("old", "this kernel cannot")), "False/NodesCannotAuthenticate", []string{"1 node cannot authenticate when using volumes: old (this kernel cannot)"}},
+		"where it is preferred":          {v1alpha1.AuthenticationPreferred, append(well, host("old", "this kernel cannot")), "True/NodesCannotAuthenticate", []string{"old (this kernel cannot)", "attached there without"}},
+		"where it is disabled":           {v1alpha1.AuthenticationDisabled, append(well, host("old", "this kernel cannot")), "True/NotNeeded", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			target := fresh()
 			target.Spec.Security = &v1alpha1.Security{Authentication: c.mode}
-			decision := claim.Decision{Nodes: map[string]v1alpha1.NvmfNodeSpec{"a": {Target: "fast", Plan: &v1alpha1.Plan{}}}, Targets: map[string]claim.Target{"fast": {Matching: []string{"a"}, Capable: []string{"a"}}}}
-			s := status(observe(target, &gather.Objects{Nodes: c.nodes}, decision, rollout.Decision{}), now)
+			placed := claim.Target{Matching: []string{"a"}, Capable: []string{"a"}}
+			s := status(observe(seen(target, placed, c.nodes...)), now)
 			is := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionAuthenticationReady)
 			if got := string(is.Status) + "/" + is.Reason; got != c.status {
 				t.Errorf("%s: %s, want %s", got, is.Message, c.status)
@@ -321,14 +339,14 @@ func TestHealthOfANodeWithATargetPod(t *testing.T) {
 // from its own spec.
 func TestCapacity(t *testing.T) {
 	q := func(gib int64) *resource.Quantity { return resource.NewQuantity(gib<<30, resource.BinarySI) }
-	node := func(name string, total, promised, free int64) claim.Node {
-		nn := &v1alpha1.NvmfNode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.NvmfNodeSpec{Target: "fast"}}
+	node := func(name string, total, promised, free int64) v1alpha1.NvmfNode {
+		nn := v1alpha1.NvmfNode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.NvmfNodeSpec{Target: "fast"}}
 		nn.Status.Capacity = v1alpha1.Capacity{Total: q(total), Free: q(free)}
 		nn.Status.Pools = []v1alpha1.PoolStatus{
 			{Device: "d", Ready: true, Total: q(total), Promised: q(promised)},
 			{Device: "unread", Ready: true}, {Device: "left", Total: q(1), Promised: q(5)},
 		}
-		return claim.Node{Name: name, Nvmf: nn}
+		return nn
 	}
 	volume := func(name, target string) v1alpha1.NvmfVolume {
 		return v1alpha1.NvmfVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.NvmfVolumeSpec{Target: target}}
@@ -338,23 +356,24 @@ func TestCapacity(t *testing.T) {
 			Volume: v1alpha1.ReplicaOf{Name: of}, Target: target, Node: node, Size: resource.MustParse(size),
 		}}
 	}
-	all := &gather.Objects{
-		Nodes:   []claim.Node{node("a", 10, 5, 7), node("b", 4, 6, 0)},
-		Volumes: []v1alpha1.NvmfVolume{volume("v0", "fast"), volume("v1", "fast"), volume("v3", "other")},
-		Replicas: []v1alpha1.NvmfReplica{
-			replica("v1", "fast", "a", "3Gi"), replica("v2", "fast", "b", "6Gi"), replica("v3", "other", "a", "1Gi"),
-		},
-		Snapshots: []v1alpha1.NvmfSnapshot{{Spec: v1alpha1.NvmfSnapshotSpec{Node: "a"}, Status: v1alpha1.NvmfSnapshotStatus{Allocated: q(2)}}},
+	s := newStore(t)
+	for _, v := range []v1alpha1.NvmfVolume{volume("v0", "fast"), volume("v1", "fast"), volume("v3", "other")} {
+		s.put(&v)
 	}
-	d := claim.Decision{
-		Nodes:   map[string]v1alpha1.NvmfNodeSpec{"a": {Target: "fast"}, "b": {Target: "fast"}},
-		Targets: map[string]claim.Target{"fast": {}},
+	replicas := []v1alpha1.NvmfReplica{replica("v1", "fast", "a", "3Gi"), replica("v2", "fast", "b", "6Gi"), replica("v3", "other", "a", "1Gi")}
+	for _, r := range replicas {
+		s.put(&r)
 	}
-	o := observe(fresh(), all, d, rollout.Decision{})
+	snapshots := []v1alpha1.NvmfSnapshot{{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: v1alpha1.NvmfSnapshotSpec{Node: "a"}, Status: v1alpha1.NvmfSnapshotStatus{Allocated: q(2)}}}
+	s.put(&snapshots[0])
+	nodes := gather.Nodes(nil, []v1alpha1.NvmfNode{node("a", 10, 5, 7), node("b", 4, 6, 0)}, replicas, snapshots)
+	v := seen(fresh(), claim.Target{}, nodes...)
+	o := observe(v)
 	if got := fmt.Sprint(o.capacity.Total, o.capacity.Allocated, o.capacity.Free); got != "14Gi 11272Mi 7Gi" { // two headers
 		t.Errorf("total, allocated, free are %s, want 14Gi 11272Mi 7Gi", got)
 	}
-	if diff := cmp.Diff([]string{"v0", "v1", "v2"}, o.volumes); diff != "" {
+	is, err := remaining(t.Context(), s, "fast", v.nodes)
+	if diff := cmp.Diff(fmt.Sprint([]string{"v0", "v1", "v2"}, []string{"s"}, nil), fmt.Sprint(is.volumes, is.snapshots, err)); diff != "" {
 		t.Errorf("what keeps the target from being deleted: a volume without a replica, one with, a replica without its volume:\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{"b (6Gi promised of pool d, 4Gi allowed)"}, o.overPromised); diff != "" {
@@ -362,7 +381,7 @@ func TestCapacity(t *testing.T) {
 	}
 	target := fresh()
 	target.Spec.OverProvisioningPercent = 150
-	if o := observe(target, all, d, rollout.Decision{}); len(o.overPromised) != 0 {
+	if o := observe(seen(target, claim.Target{}, nodes...)); len(o.overPromised) != 0 {
 		t.Errorf("at 150 %%: %v", o.overPromised)
 	}
 }

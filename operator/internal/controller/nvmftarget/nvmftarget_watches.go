@@ -34,26 +34,64 @@ import (
 
 // SetupWithManager registers the controller. Its options are the manager's but for the number of workers.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
-	all := r.soon(r.allTargets)
-	return ctrl.NewControllerManagedBy(mgr).
+	b := ctrl.NewControllerManagedBy(mgr).
 		Named("nvmftarget").
 		WithOptions(controller.Options{MaxConcurrentReconciles: 1}).
 		For(&v1alpha1.NvmfTarget{}).
 		// Another target's selector or age may change who has a node.
 		Watches(&v1alpha1.NvmfTarget{}, handler.EnqueueRequestsFromMapFunc(r.allTargets), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&corev1.Node{}, all, builder.WithPredicates(nodeChanged())).
-		Watches(&v1alpha1.NvmfNode{}, r.ofChangedNode(), builder.WithPredicates(judgedAnew())).
-		Watches(&v1alpha1.NvmfVolume{}, r.soon(targetOfVolume), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&v1alpha1.NvmfReplica{}, r.soon(targetOfReplica), builder.WithPredicates(settled())).
-		Watches(&v1alpha1.NvmfSnapshot{}, all, builder.WithPredicates(settled())).
-		// What a rollout waits for.
-		Watches(&corev1.Pod{}, r.soon(targetOfPod)).
-		Owns(&policyv1.PodDisruptionBudget{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Complete(r)
+		// Volumes keep a target that is being deleted, and matter for nothing else. Whose they are does not change.
+		Watches(&v1alpha1.NvmfVolume{}, r.soon(targetOfVolume), builder.WithPredicates(comesOrGoes())).
+		Owns(&policyv1.PodDisruptionBudget{}, builder.WithPredicates(predicate.GenerationChangedPredicate{}))
+	for _, w := range r.watches() {
+		b.Watches(w.kind, w.handler)
+	}
+	return b.Complete(r)
 }
 
-// A decision is about all nodes, so it costs what all of them cost, whichever of them changed. So that a fleet in which
-// something always changes costs no more than a part of a core, an event waits until pauseShare times as long has
+type watch struct {
+	kind    client.Object
+	handler handler.Funcs
+}
+
+// watches of what nodes are made of. Each event is noted whether or not it calls for a look, so predicates are asked
+// after that.
+func (r *Reconciler) watches() []watch {
+	all := r.soon(r.allTargets)
+	return []watch{
+		{&corev1.Node{}, r.noted(all, nodeChanged())},
+		{&v1alpha1.NvmfNode{}, r.noted(r.ofChangedNode(), judgedAnew())},
+		{&v1alpha1.NvmfReplica{}, r.noted(r.soon(targetOfReplica), settled())},
+		{&v1alpha1.NvmfSnapshot{}, r.noted(all, settled())},
+		{&corev1.Pod{}, r.noted(r.soon(targetOfPod), predicate.Funcs{})}, // what a rollout waits for
+	}
+}
+
+// noted notes the nodes that an event is about, and handles it if the predicate lets it through.
+func (r *Reconciler) noted(handle handler.Funcs, when predicate.Predicate) handler.Funcs {
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) {
+			if r.fleet.note(e.Object); when.Create(e) {
+				handle.Create(ctx, e, q)
+			}
+		},
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+			if r.fleet.note(e.ObjectOld, e.ObjectNew); when.Update(e) {
+				handle.Update(ctx, e, q)
+			}
+		},
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) {
+			if r.fleet.note(e.Object); when.Delete(e) {
+				handle.Delete(ctx, e, q)
+			}
+		},
+	}
+}
+
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// A look costs something for each node, whichever of them changed, and more for those that did. So that a fleet in
+// which something always changes costs no more than a part of a core, an event waits until pauseShare times as long has
 // passed as the last look took, but no longer than longestPause, and all events of that time lead to one look. What a
 // person does to a target does not wait.
 const (
@@ -63,14 +101,13 @@ const (
 
 // soon queues the targets that an event is mapped to, after the pause.
 func (r *Reconciler) soon(to handler.MapFunc) handler.Funcs {
-	add := func(ctx context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request], objects ...client.Object) {
+	add := func(ctx context.Context, q queue, objects ...client.Object) {
 		for _, o := range objects {
 			for _, req := range to(ctx, o) {
 				q.AddAfter(req, r.pause())
 			}
 		}
 	}
-	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 	return handler.Funcs{
 		CreateFunc:  func(ctx context.Context, e event.CreateEvent, q queue) { add(ctx, q, e.Object) },
 		UpdateFunc:  func(ctx context.Context, e event.UpdateEvent, q queue) { add(ctx, q, e.ObjectOld, e.ObjectNew) },
@@ -171,6 +208,11 @@ func settled() predicate.Predicate {
 	}}
 }
 
+// comesOrGoes lets no updates through.
+func comesOrGoes() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }}
+}
+
 func isBusy(o client.Object) bool {
 	switch o := o.(type) {
 	case *v1alpha1.NvmfReplica:
@@ -191,7 +233,7 @@ func targetOfPod(_ context.Context, o client.Object) []reconcile.Request {
 
 func (r *Reconciler) allTargets(ctx context.Context, o client.Object) []reconcile.Request {
 	var targets v1alpha1.NvmfTargetList
-	if err := r.List(ctx, &targets); err != nil {
+	if err := r.List(ctx, &targets, client.UnsafeDisableDeepCopy); err != nil {
 		log.FromContext(ctx).Error(err, "list NvmfTargets for an event", "object", o.GetName())
 		return nil
 	}

@@ -87,7 +87,7 @@ func (r *Reconciler) nodesOf(ctx context.Context, target string) []reconcile.Req
 		return nil
 	}
 	var nodes v1alpha1.NvmfNodeList
-	if err := r.List(ctx, &nodes, client.MatchingFields{"spec.target": target}); err != nil {
+	if err := r.List(ctx, &nodes, client.MatchingFields{"spec.target": target}, client.UnsafeDisableDeepCopy); err != nil {
 		log.FromContext(ctx).Error(err, "list the nodes of a target for an event", "target", target)
 		return nil
 	}
