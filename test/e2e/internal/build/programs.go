@@ -36,8 +36,8 @@ func (b *Builder) ResticImage(ctx context.Context) (string, error) {
 	return b.imageWith(ctx, ResticImage, "restic", "rclone")
 }
 
-// imageWith returns the archive of an image: ToolsImage's layer, which nodes have, and the programs in /usr/bin with the
-// names of these packages of Debian, with those of their libraries that the layer lacks.
+// imageWith returns the archive of an image: ToolsImage's layer, which nodes have, and the programs in /usr/bin with
+// the names of these packages of Debian, with those of their libraries that the layer lacks.
 func (b *Builder) imageWith(ctx context.Context, ref string, packages ...string) (string, error) {
 	if err := b.ensureHostTools(ctx); err != nil {
 		return "", err
