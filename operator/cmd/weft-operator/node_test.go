@@ -58,9 +58,7 @@ func TestAgentOfAVersionTooFarAway(t *testing.T) {
 	c.node("skew-1", "skew", capableModules...)
 	c.Eventually(c.nodeCondition("skew-1", v1alpha1.ConditionVersionSkew)).Should(Equal("Unknown/Pending"))
 	report := func(version string) {
-		node := c.nvmfNode("skew-1")
-		node.Status.AgentVersion = version
-		c.Expect(admin.Status().Update(c.ctx, node)).To(Succeed())
+		c.report("skew-1", func(s *v1alpha1.NvmfNodeStatus) { s.AgentVersion = version })
 	}
 	report("1.1.9")
 	c.Eventually(c.nodeCondition("skew-1", v1alpha1.ConditionVersionSkew)).Should(Equal("False/AsExpected"))
