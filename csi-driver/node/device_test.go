@@ -128,6 +128,18 @@ func TestDeviceThatAKilledProcessLeft(t *testing.T) {
 	}
 }
 
+// A discarded device goes when its last user lets go of it, which may be while others discard it again.
+func TestDiscardOfADeviceThatIsGoneByThen(t *testing.T) {
+	s := setUp(t)
+	s.mapped(label, "WEFT-"+volumeUUID+"-"+attachment, mapper.Table{SizeBytes: size})
+	d, err := s.service.Mapper.Find("dm-0")
+	must(t, err)
+	must(t, s.service.Mapper.Discard(t.Context(), d))
+	s.wantMapped()
+	d.Label += "-dm-0"
+	must(t, s.service.Mapper.Discard(t.Context(), d))
+}
+
 // A volume whose connection was lost, and came back, while pods still have it.
 func TestDeviceOfTheSameAttachmentThatLostItsNamespace(t *testing.T) {
 	s := setUp(t)

@@ -266,5 +266,9 @@ func (h *Host) Discard(ctx context.Context, d Device) error {
 		}
 		d.Label = label
 	}
-	return h.Control.RemoveLater(d.Label)
+	// It may have been discarded before, and gone since: no other device has its label, in which is its name.
+	if err := h.Control.RemoveLater(d.Label); err != nil && !errors.Is(err, syscall.ENXIO) {
+		return err
+	}
+	return nil
 }
