@@ -39,7 +39,7 @@ const (
 )
 
 func checkCommand(at *cluster) *cobra.Command {
-	namespace := "weft-system"
+	namespace := defaultNamespace
 	var format *output
 	cmd := &cobra.Command{
 		Use:   "check [NODE...]",

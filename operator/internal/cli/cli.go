@@ -23,6 +23,9 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
+// defaultNamespace of weft's own pods, as in the instructions for installing.
+const defaultNamespace = "weft-system"
+
 // Exit codes.
 const (
 	// CodeError: the question could not be answered.

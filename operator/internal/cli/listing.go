@@ -91,15 +91,25 @@ func lookAtNodes(ctx context.Context, api client.Reader, now time.Time, nodes []
 }
 
 // haveNodes of these names.
-func (f *fleet) haveNodes(nodes []string) error {
-	for _, name := range nodes {
-		if f.node(name) == nil {
-			var names []string
-			for i := range f.nodes {
-				names = append(names, f.nodes[i].Name)
-			}
-			slices.Sort(names)
-			return fmt.Errorf("NvmfNode %s not found; existing nodes: %s", name, orNone(names))
+func (f *fleet) haveNodes(names []string) error {
+	return haveAll(f.nodes, func(n *v1alpha1.NvmfNode) string { return n.Name }, names, "NvmfNode", "nodes")
+}
+
+// haveTargets of these names.
+func (f *fleet) haveTargets(names []string) error {
+	return haveAll(f.targets, func(t *v1alpha1.NvmfTarget) string { return t.Name }, names, "NvmfTarget", "targets")
+}
+
+// haveAll of these names. If there is one missing, the error has it and those that there are.
+func haveAll[T any](items []T, nameOf func(*T) string, names []string, kind, plural string) error {
+	existing := make([]string, len(items))
+	for i := range items {
+		existing[i] = nameOf(&items[i])
+	}
+	slices.Sort(existing)
+	for _, name := range names {
+		if !slices.Contains(existing, name) {
+			return fmt.Errorf("%s %s not found; existing %s: %s", kind, name, plural, orNone(existing))
 		}
 	}
 	return nil

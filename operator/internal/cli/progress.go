@@ -172,15 +172,20 @@ type watcher struct {
 
 func newWatcher(api client.Client, t *table) *watcher {
 	return &watcher{api: api, table: t, now: time.Now, last: map[string]progress{}, pause: func(ctx context.Context) error {
-		timer := time.NewTimer(lookEvery)
-		defer timer.Stop()
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-timer.C:
-			return nil
-		}
+		return pauseFor(ctx, lookEvery)
 	}}
+}
+
+// pauseFor a time. It fails when ctx ends before.
+func pauseFor(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
 }
 
 // look at everything, as of now.

@@ -38,7 +38,7 @@ const (
 
 func reportCommand(at *cluster, version string, now clock.PassiveClock) *cobra.Command {
 	var file string
-	namespace, most := "weft-system", defaultReportSize
+	namespace, most := defaultNamespace, defaultReportSize
 	cmd := &cobra.Command{
 		Use:   "report [-o FILE]",
 		Short: "Collect what is needed to report a problem into one file, without secrets",

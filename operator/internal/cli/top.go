@@ -76,7 +76,7 @@ func topFlags(cmd *cobra.Command, byDefault string, orders ...string) *topOption
 	flags.StringVar(&o.order, "sort-by", o.order, "order: "+strings.Join(orders, ", ")+"; the highest first, what is unknown last")
 	flags.DurationVar(&o.interval, "interval", shortestInterval, "time between two samples, at least 5s")
 	flags.BoolVarP(&o.watch, "watch", "w", false, "show the figures of each interval until you interrupt the command")
-	flags.StringVar(&o.weftNamespace, "weft-namespace", "weft-system", "namespace that weft is installed in")
+	flags.StringVar(&o.weftNamespace, "weft-namespace", defaultNamespace, "namespace that weft is installed in")
 	_ = cmd.RegisterFlagCompletionFunc("sort-by", cobra.FixedCompletions(orders, cobra.ShellCompDirectiveNoFileComp))
 	return o
 }
@@ -185,17 +185,6 @@ type top struct {
 func newTop(o *topOptions, v view, api client.Client, dial podDialer, s *screen) *top {
 	a := &asker{api: api, namespace: o.weftNamespace, dial: dial, now: time.Now}
 	return &top{topOptions: o, view: v, asker: a, screen: s, pause: pauseFor, last: map[exporter]*reading{}}
-}
-
-func pauseFor(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }
 
 // run until one table is shown, or with --watch until the person interrupts it.

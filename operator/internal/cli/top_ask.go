@@ -27,6 +27,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
 const (
@@ -191,7 +193,7 @@ func (a *asker) pods(ctx context.Context) (map[exporter]*corev1.Pod, error) {
 	found := map[exporter]*corev1.Pod{}
 	for i := range all.Items {
 		pod := &all.Items[i]
-		s := exporter{pod.Labels["app.kubernetes.io/component"], pod.Spec.NodeName}
+		s := exporter{pod.Labels[v1alpha1.ComponentLabel], pod.Spec.NodeName}
 		if s.component != componentAgent && s.component != componentNodePlugin {
 			continue
 		}

@@ -383,18 +383,3 @@ func (f *fleet) listTopTargets(names []string, s *samples, order string) frame {
 	}
 	return framed(l, order, (*TopTarget).measure, (*TopTarget).compare, (*TopTarget).unknown)
 }
-
-// haveTargets of these names.
-func (f *fleet) haveTargets(names []string) error {
-	var existing []string
-	for i := range f.targets {
-		existing = append(existing, f.targets[i].Name)
-	}
-	slices.Sort(existing)
-	for _, name := range names {
-		if !slices.Contains(existing, name) {
-			return fmt.Errorf("NvmfTarget %s not found; existing targets: %s", name, orNone(existing))
-		}
-	}
-	return nil
-}
