@@ -107,7 +107,7 @@ func (c *Candidates) Equal(other *Candidates) bool {
 
 // Placement is what follows for one node.
 type Placement struct {
-	// Spec that its NvmfNode, if there is one, shall have.
+	// Spec that the NvmfNode of the node should have, if there is one.
 	Spec v1alpha1.NvmfNodeSpec
 
 	node      string

@@ -62,6 +62,27 @@ type found struct {
 	snapshots []v1alpha1.NvmfSnapshot
 }
 
+// finds by the names of nodes.
+type finds map[string]*found
+
+// of a node; it is added if it is new.
+func (f finds) of(name string) *found {
+	if f[name] == nil {
+		f[name] = &found{}
+	}
+	return f[name]
+}
+
+// addNodes of Kubernetes and of weft.
+func (f finds) addNodes(kube []corev1.Node, nvmf []v1alpha1.NvmfNode) {
+	for i := range kube {
+		f.of(kube[i].Name).kube = &kube[i]
+	}
+	for i := range nvmf {
+		f.of(nvmf[i].Name).nvmf = &nvmf[i]
+	}
+}
+
 // All reads all objects of these kinds. What is not copied is the cache's own, and is only read.
 func All(ctx context.Context, from client.Reader) (*Objects, error) {
 	var (
@@ -84,25 +105,14 @@ func All(ctx context.Context, from client.Reader) (*Objects, error) {
 
 // Nodes by name: one for each that any of the objects names.
 func Nodes(kubeNodes []corev1.Node, nvmfNodes []v1alpha1.NvmfNode, replicas []v1alpha1.NvmfReplica, snapshots []v1alpha1.NvmfSnapshot) []Node {
-	nodes := map[string]*found{}
-	node := func(name string) *found {
-		if nodes[name] == nil {
-			nodes[name] = &found{}
-		}
-		return nodes[name]
-	}
-	for i := range kubeNodes {
-		node(kubeNodes[i].Name).kube = &kubeNodes[i]
-	}
-	for i := range nvmfNodes {
-		node(nvmfNodes[i].Name).nvmf = &nvmfNodes[i]
-	}
+	nodes := finds{}
+	nodes.addNodes(kubeNodes, nvmfNodes)
 	for _, r := range replicas {
-		n := node(r.Spec.Node)
+		n := nodes.of(r.Spec.Node)
 		n.replicas = append(n.replicas, r)
 	}
 	for _, s := range snapshots {
-		n := node(s.Spec.Node)
+		n := nodes.of(s.Spec.Node)
 		n.snapshots = append(n.snapshots, s)
 	}
 	sorted := make([]Node, 0, len(nodes))
@@ -125,17 +135,8 @@ func Some(ctx context.Context, from client.Reader, choose func(*corev1.Node, *v1
 			return nil, fmt.Errorf("list %T: %w", list, err)
 		}
 	}
-	all := map[string]*found{}
-	for i := range kubeNodes.Items {
-		all[kubeNodes.Items[i].Name] = &found{kube: &kubeNodes.Items[i]}
-	}
-	for i := range nvmfNodes.Items {
-		n := &nvmfNodes.Items[i]
-		if all[n.Name] == nil {
-			all[n.Name] = &found{}
-		}
-		all[n.Name].nvmf = n
-	}
+	all := finds{}
+	all.addNodes(kubeNodes.Items, nvmfNodes.Items)
 	var nodes []Node
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		is := all[name]
