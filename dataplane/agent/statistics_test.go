@@ -111,13 +111,19 @@ func observedWith() *decide.Observed {
 	return s
 }
 
-func TestStatistics(t *testing.T) {
-	g := NewWithT(t)
+// measuredAgent has metrics of its own, and a clock for its statistics.
+func measuredAgent(g *WithT) (*prometheus.Registry, *Metrics, *clocktesting.FakeClock) {
 	registry := prometheus.NewRegistry()
 	metrics, err := NewMetrics(registry)
 	g.Expect(err).NotTo(HaveOccurred())
 	clock := clocktesting.NewFakeClock(now)
 	metrics.statistics.clock = clock
+	return registry, metrics, clock
+}
+
+func TestStatistics(t *testing.T) {
+	g := NewWithT(t)
+	registry, metrics, clock := measuredAgent(g)
 	failed := uint64(4)
 	target := newCounting()
 	target.stats = engine.Statistics{
@@ -197,11 +203,7 @@ func served(file string) prometheus.Gatherer {
 // The tests of kubectl weft top have two scrapes of an agent, 10 seconds apart. They are what an agent serves.
 func TestScrapesForTheCommandLine(t *testing.T) {
 	g := NewWithT(t)
-	registry := prometheus.NewRegistry()
-	metrics, err := NewMetrics(registry)
-	g.Expect(err).NotTo(HaveOccurred())
-	clock := clocktesting.NewFakeClock(now)
-	metrics.statistics.clock = clock
+	registry, metrics, clock := measuredAgent(g)
 	metrics.statistics.allow(func(d time.Duration) (context.Context, context.CancelFunc) {
 		return context.WithTimeout(t.Context(), d)
 	})

@@ -62,11 +62,7 @@ func ofTheBackup(url string) func(*unstructured.Unstructured) {
 			set(object, "weft-fast", "spec", "storageClassName")
 			set(object, claimSize, "spec", "resources", "requests", "storage")
 		case "Job":
-			containers, _, err := unstructured.NestedSlice(object.Object, "spec", "template", "spec", "containers")
-			Expect(err).NotTo(HaveOccurred())
-			container := containers[0].(map[string]any)
-			container["image"], container["imagePullPolicy"] = build.ResticImage, "Never"
-			set(object, containers, "spec", "template", "spec", "containers")
+			setImage(object, build.ResticImage, "spec", "template", "spec", "containers")
 		}
 	}
 }

@@ -99,11 +99,17 @@ func (r *replicated) whole(ctx context.Context) {
 func (r *replicated) same(ctx context.Context) {
 	GinkgoHelper()
 	r.acks.nothingLost(ctx, r.pod)
-	remove(ctx, r.pod)
-	detached(ctx, r.volume)
-	Expect(replicaData(ctx, r.volume.Spec.Members[0])).To(Equal(replicaData(ctx, r.volume.Spec.Members[1])))
+	r.equal(ctx, r.pod)
 	r.pod = runPod(ctx, r.claim, "reader", storageNode)
 	r.acks.nothingLost(ctx, r.pod)
+}
+
+// equal data on both replicas, once the pod that uses them has ended.
+func (r *replicated) equal(ctx context.Context, pod *corev1.Pod) {
+	GinkgoHelper()
+	remove(ctx, pod)
+	detached(ctx, r.volume)
+	Expect(replicaData(ctx, r.volume.Spec.Members[0])).To(Equal(replicaData(ctx, r.volume.Spec.Members[1])))
 }
 
 // byBitmap is what an Event of the claim says of a replica that does not get a full copy.

@@ -163,18 +163,21 @@ func (r *Run) Steps(node string, set ...string) []Step {
 }
 
 // LabImage makes a sample's pod run the lab's own image: the lab has no registry to pull from.
-func LabImage(object *unstructured.Unstructured) {
-	containers, found, err := unstructured.NestedSlice(object.Object, "spec", "containers")
+func LabImage(object *unstructured.Unstructured) { setImage(object, ToolsImage, "spec", "containers") }
+
+// setImage of containers, if the object has some there, to one that the nodes have.
+func setImage(object *unstructured.Unstructured, image string, containersAt ...string) {
+	containers, found, err := unstructured.NestedSlice(object.Object, containersAt...)
 	if err != nil || !found {
 		return
 	}
 	for _, c := range containers {
 		if container, ok := c.(map[string]any); ok {
-			container["image"], container["imagePullPolicy"] = ToolsImage, "Never"
+			container["image"], container["imagePullPolicy"] = image, "Never"
 		}
 	}
 	// What was read as a list can be written as one.
-	_ = unstructured.SetNestedSlice(object.Object, containers, "spec", "containers")
+	_ = unstructured.SetNestedSlice(object.Object, containers, containersAt...)
 }
 
 // OnDrives makes a sample's claim one of the StorageClass of the drives.
