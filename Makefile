@@ -182,10 +182,10 @@ test-mirrors: ## Run SEQUENCES random histories of a mirror, its holders, its re
 # plugin). They run as root in virtual machines of their own, one for each of the two.
 MACHINE_DIR = .lab-machine
 MACHINE = cd test/e2e && WEFT_LAB_DIR=$(CURDIR)/$(MACHINE_DIR) $(LAB)
-# in-machine PACKAGE: run a package's tests with build tag lab in the machine, but for measurements
+# in-machine PACKAGE[,TESTS]: run a package's tests with build tag lab in the machine, or those named; measurements stay out
 define in-machine
 	$(GO) test -c -tags lab -o $(MACHINE_DIR)/share/$(notdir $(1)).test $(1)
-	$(MACHINE) exec node1 -- /host-share/$(notdir $(1)).test -test.v -test.timeout 25m -test.skip '^TestMeasure'
+	$(MACHINE) exec node1 -- /host-share/$(notdir $(1)).test -test.v -test.timeout 25m -test.skip '^TestMeasure'$(if $(2), -test.run '$(2)')
 endef
 
 # A real SPDK target goes into the machine with its libraries, and serves the kernel's initiator there over TCP and RDMA.
@@ -233,7 +233,8 @@ test-lab-hosts: MACHINE_DIR = .lab-machine-hosts
 test-lab-hosts: $(LAB) ## Run the kernel tests of the node plugin
 	$(MACHINE) down
 	$(MACHINE) up --nodes 1 --no-cluster
-	$(call in-machine,./csi-driver/node)
+	# test-unit runs its tests of the fake kernel.
+	$(call in-machine,./csi-driver/node,^TestLab)
 	$(MACHINE) down
 
 .PHONY: test-mirrors-lab
