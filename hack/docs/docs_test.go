@@ -134,24 +134,6 @@ func anchors(text string) []string {
 	return names
 }
 
-func TestLinksLeadSomewhere(t *testing.T) {
-	documents := append(pages(t), glob(t, "../../docs/design/*.md")...)
-	for _, document := range append(documents, "../../README.md", "../../CONTRIBUTING.md", "../../test/e2e/README.md", "../../charts/weft/README.md") {
-		for _, m := range link.FindAllStringSubmatch(read(t, document), -1) {
-			path := document
-			if m[1] != "" {
-				path = filepath.Join(filepath.Dir(document), m[1])
-			}
-			switch _, err := os.Stat(path); {
-			case err != nil:
-				t.Errorf("%s: %s leads nowhere", document, m[1])
-			case m[2] != "" && !slices.Contains(anchors(read(t, path)), m[2]):
-				t.Errorf("%s: %s has no heading %s", document, path, m[2])
-			}
-		}
-	}
-}
-
 // The index has a line for every page.
 func TestIndexListsEveryPage(t *testing.T) {
 	const index = "../../docs/README.md"
