@@ -118,7 +118,8 @@ type NvmfTargetSpec struct {
 	// +optional
 	Tuning *Tuning `json:"tuning,omitempty"`
 
-	// Security of the connections between hosts and the target. Default: hosts are not authenticated.
+	// Security of the connections between hosts and the target. Default: hosts and target authenticate each other where
+	// both nodes can (authentication: Preferred).
 	// +optional
 	Security *Security `json:"security,omitempty"`
 }
