@@ -17,7 +17,7 @@ var documented = regexp.MustCompile("(?m)(?:`|^ *)kubectl weft ([^`\n#|]+)")
 // The pages show calls of commands and flags that exist.
 func TestDocumentedCalls(t *testing.T) {
 	calls := 0
-	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md"} {
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md", "charts/weft/*.md", "charts/weft/templates/NOTES.txt"} {
 		pages, err := filepath.Glob("../../../" + pattern)
 		if err != nil || len(pages) == 0 {
 			t.Fatalf("no page is called %s: %v", pattern, err)
@@ -33,6 +33,37 @@ func TestDocumentedCalls(t *testing.T) {
 	}
 	if calls == 0 {
 		t.Error("no page shows a call")
+	}
+}
+
+// Every command is in the index of the pages, and once in the table of commands and in that of their rights.
+func TestCommandsAreListed(t *testing.T) {
+	index, err := filepath.Glob("../../../docs/kubectl-weft*.md")
+	if err != nil || len(index) == 0 {
+		t.Fatalf("no page is about kubectl weft: %v", err)
+	}
+	var pages strings.Builder
+	for _, page := range index {
+		pages.WriteString(read(t, page))
+	}
+	_, rights, _ := strings.Cut(pages.String(), "# Rights\n")
+	rights, _, _ = strings.Cut(rights, "\n#")
+	mayRun := map[string]int{}
+	for _, row := range regexp.MustCompile("(?m)^\\| ((?:`[a-z-]+`(?:, )?)+) \\|").FindAllStringSubmatch(rights, -1) {
+		for name := range strings.SplitSeq(strings.ReplaceAll(row[1], "`", ""), ", ") {
+			mayRun[name]++
+		}
+	}
+	for _, cmd := range cli.Command("test").Commands() {
+		if !strings.Contains(read(t, "../../../docs/README.md"), "`"+cmd.Name()+"`") {
+			t.Errorf("docs/README.md does not name the command %s", cmd.Name())
+		}
+		if n := strings.Count(pages.String(), "\n| [`kubectl weft "+cmd.Name()+"`]("); n != 1 {
+			t.Errorf("%d rows of the table of commands are about %s", n, cmd.Name())
+		}
+		if n := mayRun[cmd.Name()]; n != 1 {
+			t.Errorf("%d rows of the table of rights are about %s", n, cmd.Name())
+		}
 	}
 }
 
