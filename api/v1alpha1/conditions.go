@@ -2,12 +2,13 @@
 
 package v1alpha1
 
-import corev1 "k8s.io/api/core/v1"
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
-// Condition types. All are positive polarity (True is the healthy state) except Degraded, Progressing, RestartNeeded,
-// RestoreSuspected, VersionSkew, WeftEncryptionUnavailable, WeftInitiatorStuck, WeftMirrorsUnavailable and
-// WeftVersionSkew, for which False is the quiet state. Every condition an object owns is always present; an Event's
-// reason equals the condition's.
+// Condition types. QuietStatus has their polarity. Every condition an object owns is always present; an Event's reason
+// equals the condition's.
 const (
 	// ConditionReady: the object does what its spec says.
 	ConditionReady = "Ready"
@@ -101,6 +102,18 @@ const (
 	// NvmfNode.
 	ConditionNodeVersionSkew = "WeftVersionSkew"
 )
+
+// QuietStatus of a condition type is the status that needs no attention: False for those that say that something is
+// wrong or in progress, and True for all others.
+func QuietStatus(conditionType string) metav1.ConditionStatus {
+	switch conditionType {
+	case ConditionDegraded, ConditionProgressing, ConditionRestartNeeded, ConditionRestoreSuspected, ConditionVersionSkew,
+		ConditionAuthenticationUnavailable, ConditionEncryptionUnavailable, ConditionIdentitiesRetired,
+		ConditionInitiatorStuck, ConditionMirrorsUnavailable, ConditionNodeVersionSkew:
+		return metav1.ConditionFalse
+	}
+	return metav1.ConditionTrue
+}
 
 // Reasons of conditions and of the Events that go with them.
 const (

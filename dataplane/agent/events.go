@@ -60,16 +60,12 @@ func (r *Reconciler) changedConditions(obj runtime.Object, before, after []metav
 		if is == nil || was != nil && was.Status == is.Status && was.Reason == is.Reason {
 			continue
 		}
-		healthy := metav1.ConditionTrue
-		if t == v1alpha1.ConditionDegraded || t == v1alpha1.ConditionRestartNeeded || t == v1alpha1.ConditionRestoreSuspected {
-			healthy = metav1.ConditionFalse
-		}
 		switch {
 		case is.Status == metav1.ConditionUnknown && (t == v1alpha1.ConditionRestartNeeded || t == v1alpha1.ConditionRestoreSuspected || t == v1alpha1.ConditionQoSApplied || t == v1alpha1.ConditionBuffersSufficient ||
 			t == v1alpha1.ConditionWritesDurable && is.Reason != v1alpha1.ReasonWriteCacheUnknown):
 			// Ready says why.
 		case is.Reason == v1alpha1.ReasonPending || is.Reason == v1alpha1.ReasonDeleting:
-		case is.Status != healthy:
+		case is.Status != v1alpha1.QuietStatus(t):
 			r.warn(obj, is.Reason, fmt.Sprintf("%s is %s: %s", t, is.Status, is.Message))
 		case t == v1alpha1.ConditionReady && was != nil && was.Reason != v1alpha1.ReasonPending,
 			t == v1alpha1.ConditionBuffersSufficient && was != nil && was.Reason == v1alpha1.ReasonBuffersExhausted,

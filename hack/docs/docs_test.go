@@ -4,6 +4,7 @@
 package main
 
 import (
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -14,6 +15,10 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
 // constants of api/v1alpha1/conditions.go whose names start with prefix.
@@ -50,6 +55,38 @@ func TestReferenceExplainsEveryConditionAndReason(t *testing.T) {
 				t.Errorf("docs/reference/conditions.md has no row for %s", value)
 			}
 		}
+	}
+}
+
+// What is said of polarity is what weft's components go by. Kubernetes' own conditions of a Node are True when something is
+// wrong, and so are those that weft adds.
+func TestReferenceNamesConditionsThatAreQuietWhenFalse(t *testing.T) {
+	_, paragraph, _ := strings.Cut(read(t, "../../docs/reference/conditions.md"), "For most conditions, True is the healthy state.")
+	paragraph, _, _ = strings.Cut(paragraph, "\n\n")
+	var named, want []string
+	for _, m := range code.FindAllStringSubmatch(paragraph, -1) {
+		named = append(named, m[1])
+	}
+	for _, condition := range constants(t, "Condition") {
+		switch quiet := v1alpha1.QuietStatus(condition); {
+		case quiet == metav1.ConditionFalse:
+			want = append(want, condition)
+		case strings.HasPrefix(condition, "Weft"):
+			t.Errorf("%s of a Node is quiet when %s", condition, quiet)
+		}
+	}
+	if slices.Sort(want); !slices.Equal(named, want) {
+		t.Errorf("docs/reference/conditions.md says that False is the quiet state of %q, not %q", named, want)
+	}
+}
+
+// Every condition of an NvmfNode is a series of the operator's metrics.
+func TestMetricsCountConditions(t *testing.T) {
+	_, rows, _ := strings.Cut(read(t, "../../docs/reference/conditions.md"), "\n| NvmfNode |")
+	rows, _, _ = strings.Cut(rows, "\n| Nvmf")
+	want := fmt.Sprintf("Conditions are %d series or fewer for each node.", len(strings.Split(rows, "\n")))
+	if !strings.Contains(read(t, "../../docs/reference/metrics.md"), want) {
+		t.Errorf("docs/reference/metrics.md does not say: %s", want)
 	}
 }
 

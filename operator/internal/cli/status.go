@@ -519,12 +519,10 @@ func unwell(who string, conditions []metav1.Condition) []string {
 }
 
 // amiss are the conditions that are not as they should be. Progressing is work, not harm, a cordon is wanted, and a
-// node that stores the only replica of a volume is as that volume was made. See api/v1alpha1/conditions.go for their
-// polarity.
+// node that stores the only replica of a volume is as that volume was made.
 func amiss(conditions []metav1.Condition) []metav1.Condition {
 	var found []metav1.Condition
 	for _, c := range conditions {
-		good := metav1.ConditionTrue
 		switch c.Type {
 		case v1alpha1.ConditionProgressing, v1alpha1.ConditionUpdated, v1alpha1.ConditionSchedulable, v1alpha1.ConditionEvictable:
 			continue
@@ -532,10 +530,8 @@ func amiss(conditions []metav1.Condition) []metav1.Condition {
 			if c.Reason == v1alpha1.ReasonPending { // it is being pulled
 				continue
 			}
-		case v1alpha1.ConditionDegraded, v1alpha1.ConditionRestartNeeded, v1alpha1.ConditionRestoreSuspected, v1alpha1.ConditionVersionSkew:
-			good = metav1.ConditionFalse
 		}
-		if c.Status != good {
+		if c.Status != v1alpha1.QuietStatus(c.Type) {
 			found = append(found, c)
 		}
 	}
