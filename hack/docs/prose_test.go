@@ -16,8 +16,8 @@ var (
 	structured = regexp.MustCompile(`^\s*(?:[|#*-]|\d+\.)`)
 )
 
-// repeated lines of prose: lines close to each other that share much of their wording, as when two versions of a paragraph
-// were merged and both stayed. Each is "first, second: text of the second".
+// repeated lines of prose: lines close to each other that share much of their wording, as when two versions of a
+// paragraph were merged and both stayed. Each is "first, second: text of the second".
 func repeated(text string) []string {
 	const (
 		near   = 3  // lines from one to the other
