@@ -58,8 +58,8 @@ func TestReferenceExplainsEveryConditionAndReason(t *testing.T) {
 	}
 }
 
-// The page and weft's components agree on the polarity of conditions. Kubernetes' own conditions of a Node are True when
-// something is wrong, and so are those that weft adds.
+// The page and weft's components agree on the polarity of conditions. Kubernetes' own conditions of a Node are True
+// when something is wrong, and so are those that weft adds.
 func TestReferenceNamesConditionsThatAreQuietWhenFalse(t *testing.T) {
 	_, paragraph, _ := strings.Cut(read(t, "../../docs/reference/conditions.md"), "For most conditions, True is the healthy state.")
 	paragraph, _, _ = strings.Cut(paragraph, "\n\n")
