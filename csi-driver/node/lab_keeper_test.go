@@ -167,7 +167,7 @@ func (m labMirror) unstage() error {
 func (l *lab) twoReplicas(seen func(client.Client) client.Client) (labMirror, []*labLeg) {
 	l.Helper()
 	legs := []*labLeg{l.leg(1), l.leg(2)}
-	api := mirrorAPI(l, time.Now(), legs[0].volume.context.Connection, labSize, legs[0].leg, legs[1].leg)
+	api := mirrorAPI(l, time.Now(), legs[0].context.Connection, labSize, legs[0].leg, legs[1].leg)
 	for _, g := range legs {
 		g.admit(api, true)
 	}

@@ -126,7 +126,7 @@ func (k *labKeys) dismiss() {
 // wantNoKeys in the kernel's log and in what was recorded, and none in sysfs that others than root can read.
 func (k *labKeys) wantNoKeys() {
 	k.Helper()
-	told, err := exec.Command("dmesg").Output()
+	told, err := exec.CommandContext(k.Context(), "dmesg").Output()
 	must(k, err)
 	err = filepath.WalkDir(filepath.Join(k.dir, "staged"), func(path string, entry os.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {

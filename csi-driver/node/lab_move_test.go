@@ -27,7 +27,7 @@ func setUpPlainLab(t *testing.T) (*lab, client.Client, labMirror, *labLeg) {
 	only := l.leg(1)
 	only.identity = attachment
 	only.attach(attachment, only.port)
-	api := apiWith(t, attachedVolume(only.volume.context.Connection, only.leg), only.object(labSize))
+	api := apiWith(t, attachedVolume(only.context.Connection, only.leg), only.object(labSize))
 	editReplica(t, api, only.name, only.admitted(true))
 	return l, api, l.keep(api, only.volume), only
 }

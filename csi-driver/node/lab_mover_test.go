@@ -31,7 +31,7 @@ func (m labMirror) give(holder string, mover v1alpha1.MoverState, legs ...*labLe
 	var confirmed []mirror.Confirmation
 	for _, g := range legs {
 		g.admit(m.api, false)
-		editReplica(m.lab.T, m.api, g.name, func(r *v1alpha1.NvmfReplica) {
+		editReplica(m.T, m.api, g.name, func(r *v1alpha1.NvmfReplica) {
 			r.Spec.Hosts[0].Attachment, r.Spec.Hosts[0].Mover = holder, mover != ""
 		})
 		if mirror.StateOf(m.record(), g.name) == v1alpha1.MemberInSync {
@@ -54,7 +54,7 @@ func (m labMirror) wantEqual(legs ...*labLeg) {
 	var first []byte
 	for _, g := range legs {
 		data, err := os.ReadFile(g.file)
-		must(m.lab.T, err)
+		must(m.T, err)
 		data = data[int64(len(data))-labSize:]
 		if first == nil {
 			first = data

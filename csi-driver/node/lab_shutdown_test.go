@@ -101,7 +101,7 @@ func (v *volume) hangs() {
 	unmounting := func() (bool, error) { return uninterruptible("/proc", "umount") }
 	v.Eventually(unmounting).Should(BeTrue())
 	for _, signal := range []string{"-TERM", "-KILL"} {
-		must(v, exec.Command("pkill", signal, "-x", "umount").Run())
+		must(v, exec.CommandContext(v.Context(), "pkill", signal, "-x", "umount").Run())
 		v.Consistently(unmounting, "2s").Should(BeTrue())
 	}
 	must(v, v.service.GiveUpRevoked(v.timeout()))

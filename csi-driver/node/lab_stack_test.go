@@ -442,7 +442,7 @@ func TestLabUnfinishedMirror(t *testing.T) {
 	if unfinished() {
 		t.Error("a mirror with a bitmap is said to be unfinished")
 	}
-	s.lab.run("mdadm", "--grow", "/dev/"+s.array.Name, "--bitmap=none")
+	s.run("mdadm", "--grow", "/dev/"+s.array.Name, "--bitmap=none")
 	if !unfinished() {
 		t.Error("a mirror without a bitmap is said to be finished")
 	}

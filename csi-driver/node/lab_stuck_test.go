@@ -174,7 +174,8 @@ func TestLabConnectionThatHangs(t *testing.T) {
 	p := l.port(4420, v1alpha1.TransportTCP)
 	hung, well, late := l.volume("lab-hung", labSize, guid(1), p), l.volume("lab-well", labSize, guid(2), p), l.volume("lab-late", labSize, guid(3), p)
 	well.up(blockCapability())
-	listener, err := net.Listen("tcp", "127.0.0.1:4499")
+	var listening net.ListenConfig
+	listener, err := listening.Listen(t.Context(), "tcp", "127.0.0.1:4499")
 	must(t, err)
 	target, served, ended := silent{listener, make(chan struct{}), make(chan struct{})}, make(chan error, 1), make(chan error, 1)
 	go func() { served <- target.serve() }()
@@ -291,7 +292,7 @@ func (l *lab) parameter(module, name, value string) {
 
 func (l *lab) program(name string, args ...string) {
 	l.Helper()
-	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(context.WithoutCancel(l.Context()), name, args...).CombinedOutput(); err != nil {
 		l.Fatalf("%s %v: %v: %s", name, args, err, out)
 	}
 }

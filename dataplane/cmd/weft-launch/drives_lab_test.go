@@ -183,7 +183,7 @@ func (s *serving) launch(args ...string) {
 	self, err := os.Executable()
 	s.Expect(err).NotTo(HaveOccurred())
 	// Not of the test's context, which ends before a test's cleanup has asked it to give the drive back.
-	s.launcher = exec.Command(self, append([]string{
+	s.launcher = exec.CommandContext(context.WithoutCancel(s.t.Context()), self, append([]string{
 		"run", "--socket", s.socket(), "--target", os.Getenv(spdktest.TargetVariable), "--reason-file", filepath.Join(s.dir, "reason"),
 	}, args...)...)
 	for _, d := range s.pci {

@@ -88,8 +88,8 @@ func ConnectKernelWith(portal v1alpha1.Portal, nqn, hostNQN string, keys dhchap.
 // adminTimeout is how many seconds the kernel waits for the answer to an administrative command, 60 unless set.
 const adminTimeout = "/sys/module/nvme_core/parameters/admin_timeout"
 
-// hurry has the kernel wait 5 s for answers until it is patient again: Linux 6.12 sometimes waits for one in vain after a
-// proof that was wrong.
+// hurry has the kernel wait 5 s for answers until it is patient again: Linux 6.12 sometimes waits for one in vain after
+// a proof that was wrong.
 func hurry() (patient func(), err error) {
 	before, err := os.ReadFile(adminTimeout)
 	if err != nil {
@@ -303,10 +303,10 @@ func (n *namespace) try(op uint8, p []byte, off int64) error {
 		return errTransient
 	}
 	cmd := command{
-		opcode: op, nsid: nsid, addr: uint64(uintptr(unsafe.Pointer(&p[0]))), length: uint32(len(p)),
+		opcode: op, nsid: nsid, addr: uint64(uintptr(unsafe.Pointer(&p[0]))), length: uint32(len(p)), //nolint:gosec // the kernel reads or fills it
 		cdw10: uint32(off / lbaBytes), cdw11: uint32(off / lbaBytes >> 32), cdw12: uint32(len(p)/lbaBytes - 1), timeoutMS: 60_000,
 	}
-	status, _, errno := unix.Syscall(unix.SYS_IOCTL, n.c.dev.Fd(), ioctlIOCommand, uintptr(unsafe.Pointer(&cmd)))
+	status, _, errno := unix.Syscall(unix.SYS_IOCTL, n.c.dev.Fd(), ioctlIOCommand, uintptr(unsafe.Pointer(&cmd))) //nolint:gosec // the kernel reads it
 	switch {
 	case errno == unix.EINVAL:
 		return n.tryBlock(op, p, off)

@@ -6,6 +6,7 @@ package nvmet_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -176,7 +177,7 @@ func (h fullHost) mount(v served) disk {
 	d := disk{h, v, h.TempDir()}
 	program(h.T, "mkfs.ext4", "-q", "-F", "-m", "0", "-E", "nodiscard", d.device)
 	d.remount()
-	h.Cleanup(func() { _ = exec.Command("umount", d.dir).Run() })
+	h.Cleanup(func() { _ = exec.CommandContext(context.WithoutCancel(h.Context()), "umount", d.dir).Run() })
 	return d
 }
 
@@ -238,7 +239,7 @@ func (d disk) comesBack(files int) {
 	d.Helper()
 	program(d.T, "umount", d.dir)
 	// As the node plugin does: 1 says that errors were corrected.
-	out, err := exec.Command("fsck.ext4", "-p", d.device).CombinedOutput()
+	out, err := exec.CommandContext(d.Context(), "fsck.ext4", "-p", d.device).CombinedOutput()
 	d.Logf("fsck.ext4 -p: %v: %s", err, out)
 	program(d.T, "fsck.ext4", "-n", "-f", d.device)
 	d.remount()

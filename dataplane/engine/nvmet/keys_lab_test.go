@@ -17,8 +17,8 @@ import (
 	"github.com/weft-storage/weft/internal/dhchap"
 )
 
-// TestMeasureConnections tells how long the kernel takes to connect a host with four I/O queues over TCP, each of which is
-// authenticated, by the group of the exchange. docs/design/authentication.md has what it told.
+// TestMeasureConnections measures how long the kernel takes to connect a host with four I/O queues over TCP, each of
+// which is authenticated, by the group of the exchange. docs/design/authentication.md has the results.
 func TestMeasureConnections(t *testing.T) {
 	e, h := fresh(t)
 	pool := h.File(t, fullPoolBytes)
