@@ -57,7 +57,7 @@ func fromClaim(name string) claimOption {
 
 // One pod writes all sources and one reads all copies: a pod's start is what takes time here.
 var _ = Describe("Copies", func() {
-	It("of ext4 and xfs hold the data of their moment, are as large as asked for, and outlive their sources", func(ctx SpecContext) {
+	It("of ext4 and xfs hold the data of their moment, are as large as asked for, and outlive their sources", full, func(ctx SpecContext) {
 		Expect(cluster.ApplyFile(ctx, "config/samples/snapshots/volumesnapshotclass.yaml", "", nil)).To(Succeed())
 		ns := newNamespace(ctx)
 		ext4 := newClaim(ctx, ns, "ext4", "weft-fast")

@@ -43,7 +43,7 @@ func number(s string) int {
 }
 
 var _ = Describe("Growth", func() {
-	It("reaches ext4, xfs and a block device under a running pod, and a volume that no pod uses", func(ctx SpecContext) {
+	It("reaches ext4, xfs and a block device under a running pod, and a volume that no pod uses", full, func(ctx SpecContext) {
 		ns := newNamespace(ctx)
 		ext4 := newClaim(ctx, ns, "ext4", "weft-fast")
 		xfs := newClaim(ctx, ns, "xfs", "weft-fast-xfs", withSize(xfsSize))

@@ -12,7 +12,7 @@ import (
 )
 
 var _ = Describe("Two nodes at once", func() {
-	It("write to a block volume, and read the copy of a filesystem", func(ctx SpecContext) {
+	It("write to a block volume, and read the copy of a filesystem", full, func(ctx SpecContext) {
 		ns := newNamespace(ctx)
 		shared := newClaim(ctx, ns, "shared", "weft-fast", asBlock, withAccess(corev1.ReadWriteMany))
 		source := newClaim(ctx, ns, "source", "weft-fast")
