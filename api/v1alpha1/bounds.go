@@ -37,6 +37,13 @@ const (
 	MaxSRQDepth      = 65535
 	// MaxHosts that an NvmfReplica can list.
 	MaxHosts = 64
+	// MaxPools and MaxPortals that the status of a node lists; that of a replica lists as many portals.
+	MaxPools   = 64
+	MaxPortals = 8
+	// MaxWaiting is in characters, of what a volume, a move or a recovery waits for.
+	MaxWaiting = 1024
+	// MinXFSBytes of a filesystem, and so of a pool of files: mkfs.xfs takes no less since xfsprogs 5.19.
+	MinXFSBytes = 300 << 20
 	// MaxAttachments that a node can be expected to hold, and DefaultAttachments.
 	MaxAttachments     = 4096
 	DefaultAttachments = 128

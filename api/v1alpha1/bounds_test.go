@@ -75,6 +75,27 @@ func TestBounds(t *testing.T) {
 		"nvmfnodes spec.plan.choices[].why":                     {none, v1alpha1.MaxChoiceWords, ""},
 		"nvmfnodes spec.plan.choices[].warning":                 {none, v1alpha1.MaxChoiceWords, ""},
 		"nvmftargets status.notCapable":                         {none, v1alpha1.MaxNotCapable, ""},
+
+		"nvmfnodes status.pools":                                        {none, v1alpha1.MaxPools, ""},
+		"nvmfnodes status.portals":                                      {none, v1alpha1.MaxPortals, ""},
+		"nvmfreplicas status.portals":                                   {none, v1alpha1.MaxPortals, ""},
+		"nvmfvolumes spec.waiting":                                      {none, v1alpha1.MaxWaiting, ""},
+		"nvmfvolumes spec.move.waiting":                                 {none, v1alpha1.MaxWaiting, ""},
+		"nvmfvolumes spec.recovery.waiting":                             {none, v1alpha1.MaxWaiting, ""},
+		"nvmfreplicas spec.description.members":                         {none, v1alpha1.MaxVolumeMembers, ""},
+		"nvmfreplicas spec.description.replicas":                        {0, v1alpha1.MaxReplicas, ""},
+		"nvmfreplicas spec.description.zones":                           {none, v1alpha1.MaxZones, ""},
+		"nvmfreplicas spec.description.zoneLabel":                       {none, v1alpha1.MaxZoneLabel, ""},
+		"nvmfreplicas spec.description.members[].name":                  {none, v1alpha1.MaxMemberName, ""},
+		"nvmfreplicas spec.description.persistentVolume.reclaimPolicy":  {none, v1alpha1.MaxDescribedWord, ""},
+		"nvmfreplicas spec.description.persistentVolume.volumeMode":     {none, v1alpha1.MaxDescribedWord, ""},
+		"nvmfreplicas spec.description.persistentVolume.fsType":         {none, v1alpha1.MaxDescribedFSType, ""},
+		"nvmfreplicas spec.description.persistentVolume.accessModes":    {none, v1alpha1.MaxDescribedModes, ""},
+		"nvmfreplicas spec.description.persistentVolume.accessModes[]":  {none, v1alpha1.MaxDescribedMode, ""},
+		"nvmfreplicas spec.description.persistentVolume.mountOptions":   {none, v1alpha1.MaxDescribedOptions, ""},
+		"nvmfreplicas spec.description.persistentVolume.mountOptions[]": {none, v1alpha1.MaxDescribedOption, ""},
+		"nvmfnodes status.orphans[].description.volumeUUID":             {none, v1alpha1.MaxUUID, ""},
+		"nvmfnodes status.orphans[].description.volumeUID":              {none, v1alpha1.MaxDescribedUID, ""},
 	} {
 		field := schemaOfField(t, path)
 		least, most := boundsOf(field)

@@ -8,6 +8,18 @@ import "k8s.io/apimachinery/pkg/api/resource"
 const (
 	// MaxDescribedFSType is in bytes, of a filesystem's name.
 	MaxDescribedFSType = 16
+	// MaxDescribedWord is in characters, of a reclaim policy or a volume mode.
+	MaxDescribedWord = 16
+	// MaxDescribedMode is in characters, of an access mode.
+	MaxDescribedMode = 32
+	// MaxUUID is in characters, with its hyphens.
+	MaxUUID = 36
+	// MaxDescribedUID is in characters, of a volume's metadata.uid.
+	MaxDescribedUID = 128
+	// MaxMemberName is in characters, of a replica in a list of members.
+	MaxMemberName = 140
+	// MaxZoneLabel is in characters: a prefix of 253, a slash, and a name of 63.
+	MaxZoneLabel = 317
 	// MaxDescribedModes is how many access modes are described.
 	MaxDescribedModes = 4
 	// MaxDescribedOptions is how many mount options are described.

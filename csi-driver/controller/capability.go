@@ -13,12 +13,9 @@ import (
 	"github.com/weft-storage/weft/csi-driver/publishcontext"
 )
 
-// Smallest filesystems. mkfs.xfs refuses less than 300 MiB since xfsprogs 5.19; mke2fs leaves the journal out
-// of very small filesystems, and below 16 MiB what remains for data is no longer worth it.
-const (
-	minXFSBytes  = 300 << 20
-	minExt4Bytes = 16 << 20
-)
+// minExt4Bytes of a filesystem: mke2fs leaves the journal out of very small ones, and below 16 MiB what remains for data
+// is no longer worth it.
+const minExt4Bytes = 16 << 20
 
 // checkCapabilities returns the smallest size that a volume used in all these ways can have, with the
 // reason, or why it cannot be used so. paramFSType is the StorageClass's, empty when the provisioner has taken it out.
@@ -92,7 +89,7 @@ func checkAccessType(c *csi.VolumeCapability, paramFSType string) (minBytes int6
 		return 0, "", failf(invalid, "%s", err)
 	}
 	if fsType == parameters.XFS {
-		return minXFSBytes, "xfs requires at least 300Mi; request more, or use ext4", nil
+		return v1alpha1.MinXFSBytes, "xfs requires at least 300Mi; request more, or use ext4", nil
 	}
 	return minExt4Bytes, fmt.Sprintf("%s requires at least 16Mi", fsType), nil
 }

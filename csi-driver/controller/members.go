@@ -17,6 +17,7 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/mirror"
+	"github.com/weft-storage/weft/internal/text"
 )
 
 // The replicas of a volume change while it is used: spec.replicas says how many there are to be, and spec.move asks for
@@ -46,8 +47,6 @@ const (
 	// waitingInterval is how often a volume is looked at whose members wait for what is not told by an event, such as
 	// room on a node.
 	waitingInterval = 30 * time.Second
-	// longestWaiting is the bound of spec.waiting, spec.move.waiting and spec.recovery.waiting.
-	longestWaiting = 1024
 )
 
 func joins(rep *v1alpha1.NvmfReplica) bool { return rep.Annotations[joinsAnnotation] != "" }
@@ -599,9 +598,7 @@ func (s *Service) tellWaiting(ctx context.Context, id, why string) error {
 	if isNoVolume(err) {
 		return nil
 	}
-	if runes := []rune(why); len(runes) > longestWaiting {
-		why = string(runes[:longestWaiting-3]) + "..."
-	}
+	why = text.Clip(why, v1alpha1.MaxWaiting)
 	if err != nil || vol.DeletionTimestamp != nil {
 		return err
 	}

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
+	"github.com/weft-storage/weft/internal/text"
 )
 
 // Keys of a Secret that names a transit engine of Vault or OpenBao in place of a passphrase.
@@ -43,7 +44,7 @@ const (
 	vaultTimeout = 10 * time.Second
 	// vaultAnswer is the most that is read of one.
 	vaultAnswer = 1 << 20
-	// vaultQuoted characters of an answer are in an error at most.
+	// vaultQuoted bytes of an answer are in an error at most.
 	vaultQuoted = 200
 	// vaultKeyBits of a volume's key: as many as the cipher's.
 	vaultKeyBits = 512
@@ -113,8 +114,7 @@ var vaultPath = regexp.MustCompile(`^[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*$`)
 
 // quoted is what an engine says about an error, for a message that tenants read.
 func quoted(words []string) string {
-	text := []rune(strings.Join(words, "; "))
-	return strconv.Quote(string(text[:min(len(text), vaultQuoted)]))
+	return strconv.Quote(text.Clip(strings.Join(words, "; "), vaultQuoted))
 }
 
 // newKey implements keySource.

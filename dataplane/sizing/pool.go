@@ -10,12 +10,8 @@ import (
 	"github.com/weft-storage/weft/internal/text"
 )
 
-const (
-	// minDriveBytes is the smallest drive of a pool: mkfs.xfs refuses to make anything smaller than 300 MiB.
-	minDriveBytes = 300 << 20
-	// maxListed bounds what a message lists, so that it stays readable in an Event.
-	maxListed = 6
-)
+// maxListed bounds what a message lists, so that it stays readable in an Event.
+const maxListed = 6
 
 // pool is what a node's pool is made of: drives, or a file.
 type pool struct {
@@ -133,8 +129,8 @@ func unusable(d *v1alpha1.Drive, engine v1alpha1.Engine) *Reason {
 			"the content of %s is unknown (%s); weft uses a drive only if it is certain that the drive is blank",
 			d.Name, cmp.Or(d.ContentDetail, "the agent could not read it")))
 	}
-	if d.SizeBytes < minDriveBytes {
-		return new(reasonf(v1alpha1.ReasonNoDevice, "%s has only %d bytes; use a drive of at least %d bytes", d.Name, d.SizeBytes, minDriveBytes))
+	if d.SizeBytes < v1alpha1.MinXFSBytes {
+		return new(reasonf(v1alpha1.ReasonNoDevice, "%s has only %d bytes; use a drive of at least %d bytes", d.Name, d.SizeBytes, v1alpha1.MinXFSBytes))
 	}
 	return nil
 }

@@ -101,12 +101,6 @@ func (d *decider) nodeNothingKnown(reason, message string) v1alpha1.NvmfNodeStat
 	return status
 }
 
-// maxPools and maxPortals are the API's bounds; what is planned fits, and comes first.
-const (
-	maxPools   = 64
-	maxPortals = 8
-)
-
 func (d *decider) servedPortals() []v1alpha1.Portal {
 	var planned, others []v1alpha1.Portal
 	for _, p := range d.Target.State.Portals {
@@ -119,7 +113,7 @@ func (d *decider) servedPortals() []v1alpha1.Portal {
 	slices.SortFunc(planned, engine.ComparePortals)
 	slices.SortFunc(others, engine.ComparePortals)
 	all := slices.Concat(planned, others)
-	return all[:min(len(all), maxPortals)]
+	return all[:min(len(all), v1alpha1.MaxPortals)]
 }
 
 // volumePlaces are those of the volumes that exist, and of those that are being made.
@@ -133,7 +127,7 @@ func (d *decider) volumePlaces() *v1alpha1.Places {
 
 func (d *decider) poolStatuses() []v1alpha1.PoolStatus {
 	statuses := make([]v1alpha1.PoolStatus, 0, len(d.pools))
-	for _, p := range d.pools[:min(len(d.pools), maxPools)] {
+	for _, p := range d.pools[:min(len(d.pools), v1alpha1.MaxPools)] {
 		was := d.lastPoolStatus(p.device.ID)
 		s := v1alpha1.PoolStatus{
 			Device: p.device.ID, Path: p.device.Path, DeviceClass: p.class, Ready: p.ready(),

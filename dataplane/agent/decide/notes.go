@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
@@ -113,22 +114,22 @@ func (s *storedSize) UnmarshalJSON(text []byte) error {
 // fits tells whether a status can have what the note says: config/crd has these bounds.
 func (n *Note) fits() bool {
 	d := &n.Description
-	fits := (n.Kind == v1alpha1.OrphanReplica || n.Kind == v1alpha1.OrphanSnapshot) && namesFit(253, n.Name, n.Replica, d.Volume, d.SourceVolume, d.SourceSnapshot) &&
-		namesFit(63, d.Target, d.DeviceClass) && namesFit(36, d.VolumeUUID) && namesFit(128, d.VolumeUID) && namesFit(317, d.ZoneLabel) &&
+	fits := (n.Kind == v1alpha1.OrphanReplica || n.Kind == v1alpha1.OrphanSnapshot) && namesFit(validation.DNS1123SubdomainMaxLength, n.Name, n.Replica, d.Volume, d.SourceVolume, d.SourceSnapshot) &&
+		namesFit(validation.DNS1123LabelMaxLength, d.Target, d.DeviceClass) && namesFit(v1alpha1.MaxUUID, d.VolumeUUID) && namesFit(v1alpha1.MaxDescribedUID, d.VolumeUID) && namesFit(v1alpha1.MaxZoneLabel, d.ZoneLabel) &&
 		(d.Size == nil || d.Size.Sign() > 0) && d.VolumeGeneration >= 0 && d.Replicas >= 0 && d.Replicas <= v1alpha1.MaxReplicas && (d.Encryption == "" || d.Encryption == v1alpha1.EncryptionLUKS2) &&
-		len(d.Members) <= v1alpha1.MaxVolumeMembers && len(d.Zones) <= v1alpha1.MaxZones && namesFit(63, d.Zones...) && connectionFits(d.Connection) && qosFits(d.QoS)
+		len(d.Members) <= v1alpha1.MaxVolumeMembers && len(d.Zones) <= v1alpha1.MaxZones && namesFit(validation.DNS1123LabelMaxLength, d.Zones...) && connectionFits(d.Connection) && qosFits(d.QoS)
 	for _, m := range d.Members {
-		fits = fits && m.Name != "" && m.Node != "" && namesFit(140, m.Name) && namesFit(253, m.Node) && engine.ID(m.UUID).Validate() == nil
+		fits = fits && m.Name != "" && m.Node != "" && namesFit(v1alpha1.MaxMemberName, m.Name) && namesFit(validation.DNS1123SubdomainMaxLength, m.Node) && engine.ID(m.UUID).Validate() == nil
 	}
 	pv := d.PersistentVolume
 	if pv == nil {
 		return fits
 	}
 	for _, s := range []*v1alpha1.DescribedSecret{pv.StageSecret, pv.PublishSecret} {
-		fits = fits && (s == nil || namesFit(63, s.Namespace) && namesFit(253, s.Name))
+		fits = fits && (s == nil || namesFit(validation.DNS1123LabelMaxLength, s.Namespace) && namesFit(validation.DNS1123SubdomainMaxLength, s.Name))
 	}
-	return fits && pv.Name != "" && namesFit(253, pv.Name, pv.ClaimName, pv.StorageClass) && namesFit(63, pv.ClaimNamespace) &&
-		namesFit(16, pv.ReclaimPolicy, pv.VolumeMode, pv.FSType) && len(pv.AccessModes) <= v1alpha1.MaxDescribedModes && namesFit(32, pv.AccessModes...) &&
+	return fits && pv.Name != "" && namesFit(validation.DNS1123SubdomainMaxLength, pv.Name, pv.ClaimName, pv.StorageClass) && namesFit(validation.DNS1123LabelMaxLength, pv.ClaimNamespace) &&
+		namesFit(v1alpha1.MaxDescribedWord, pv.ReclaimPolicy, pv.VolumeMode) && namesFit(v1alpha1.MaxDescribedFSType, pv.FSType) && len(pv.AccessModes) <= v1alpha1.MaxDescribedModes && namesFit(v1alpha1.MaxDescribedMode, pv.AccessModes...) &&
 		len(pv.MountOptions) <= v1alpha1.MaxDescribedOptions && namesFit(v1alpha1.MaxDescribedOption, pv.MountOptions...)
 }
 

@@ -51,7 +51,7 @@ func (d *decider) volumePortals(v *volume) []v1alpha1.Portal {
 		portals = append(portals, p.Portal)
 	}
 	of := portalsOf(portals, transportsOf(v.obj))
-	return of[:min(len(of), maxPortals)]
+	return of[:min(len(of), v1alpha1.MaxPortals)]
 }
 
 // readyVolume sums the other conditions up.

@@ -18,17 +18,14 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/mount-utils"
 
+	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/device"
 	"github.com/weft-storage/weft/dataplane/engine"
 )
 
-const (
-	// MinPoolBytes is the smallest device or file that mkfs.xfs takes.
-	MinPoolBytes = 300 << 20
-	// oldKernels is a file of xfsprogs with the features that Linux 5.15 knows. Without
-	// it mkfs.xfs uses features by its own age, and the node's kernel may be older.
-	oldKernels = "usr/share/xfsprogs/mkfs/lts_5.15.conf"
-)
+// oldKernels is a file of xfsprogs with the features that Linux 5.15 knows. Without
+// it mkfs.xfs uses features by its own age, and the node's kernel may be older.
+const oldKernels = "usr/share/xfsprogs/mkfs/lts_5.15.conf"
 
 // OpenPools implements engine.Engine.
 func (e *Engine) OpenPools(ctx context.Context, devices []engine.Device) []error {
@@ -125,8 +122,8 @@ func (h *host) preparePool(ctx context.Context, d engine.Device, dir string, mou
 		}
 		return d.Path, h.checkDrive(d)
 	}
-	if d.FileBytes < MinPoolBytes {
-		return "", fmt.Errorf("%w: pool file %s of %d bytes; the minimum is %d", engine.ErrInvalid, d.Path, d.FileBytes, MinPoolBytes)
+	if d.FileBytes < v1alpha1.MinXFSBytes {
+		return "", fmt.Errorf("%w: pool file %s of %d bytes; the minimum is %d", engine.ErrInvalid, d.Path, d.FileBytes, v1alpha1.MinXFSBytes)
 	}
 	if err := h.growFile(ctx, d); err != nil {
 		return "", err

@@ -169,8 +169,8 @@ func (r Request) MayBegin() error {
 }
 
 func (r Request) fits() error {
-	if r.Type == XFS && r.SizeBytes < minXFSBytes {
-		return &TooSmallError{Type: r.Type, SizeBytes: r.SizeBytes, MinBytes: minXFSBytes}
+	if r.Type == XFS && r.SizeBytes < v1alpha1.MinXFSBytes {
+		return &TooSmallError{Type: r.Type, SizeBytes: r.SizeBytes, MinBytes: v1alpha1.MinXFSBytes}
 	}
 	return nil
 }

@@ -59,9 +59,6 @@ const DefaultFilesystem = Ext4
 // maxStacked mounts at one path are taken away; one is the rule, and a second the trace of a race before a restart.
 const maxStacked = 16
 
-// minXFSBytes is what mkfs.xfs takes at least, since xfsprogs 5.19.
-const minXFSBytes = 300 << 20
-
 // Request is a filesystem that a device shall hold.
 type Request struct {
 	// Device is the path of the block device, and SizeBytes its size.
