@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
+	utilexec "k8s.io/client-go/util/exec"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -129,8 +130,18 @@ func measure(ctx context.Context, c *suite.Cluster, o benchSetup, out io.Writer)
 
 func (r *runner) say(format string, args ...any) { _, _ = fmt.Fprintf(r.out, format+"\n", args...) }
 
+// exec runs a command in a pod. All that a run has executed can be repeated, and is when the connection to the kubelet
+// breaks: an emulated node that polls a target does not always answer in time.
 func (r *runner) exec(ctx context.Context, pod string, command ...string) (string, error) {
-	return r.Exec(ctx, benchName, pod, command...)
+	const attempts = 3
+	for attempt := 1; ; attempt++ {
+		out, err := r.Exec(ctx, benchName, pod, command...)
+		var ended utilexec.CodeExitError
+		if err == nil || errors.As(err, &ended) || ctx.Err() != nil || attempt == attempts {
+			return out, err
+		}
+		r.say("attempt %d of %d failed: %v", attempt, attempts, err)
+	}
 }
 
 // blank says no where the local drive is not one that weft would take. After an installation it waits for the agent.
