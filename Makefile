@@ -123,8 +123,8 @@ demo-recording: binaries $(LAB) $(HELM) ## Run the demo, and draw what it printe
 
 ##@ Check
 
-# What users read: hack/docs/language.go has the phrases that it does not use.
-LANGUAGE := api operator csi-driver dataplane internal charts/weft docs README.md
+# What users and contributors read: hack/docs/language.go has the phrases that it does not use.
+LANGUAGE := api operator csi-driver dataplane internal charts/weft config/samples docs hack/kind test/e2e .github $(wildcard *.md)
 
 # Those with files of the tag lab, which replace others there.
 LAB_PACKAGES := ./csi-driver/node/... ./dataplane/agent ./dataplane/cmd/weft-launch ./dataplane/device ./dataplane/engine/... ./dataplane/inventory ./dataplane/tuning

@@ -33,7 +33,7 @@ type NvmfSnapshotSpec struct {
 	// +required
 	Node string `json:"node"`
 	// Encryption of the volume that the snapshot was taken of. A volume that is created from the snapshot has the same.
-	// Absent: the data are not encrypted.
+	// Absent: the data is not encrypted.
 	// +optional
 	Encryption VolumeEncryption `json:"encryption,omitempty"`
 	// Taken is true once the snapshot was taken. It never becomes false again. An agent that does not find a taken

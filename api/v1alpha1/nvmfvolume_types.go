@@ -85,7 +85,7 @@ type NvmfVolumeSpec struct {
 	// +optional
 	Waiting string `json:"waiting,omitempty"`
 	// Size of the data in bytes, a multiple of 4Mi, at most 8Pi. It can grow but not shrink. On the drive, each replica
-	// uses another 4Mi for its header. With encryption, the first 4Mi of the data are the LUKS header: pods get 4Mi
+	// uses another 4Mi for its header. With encryption, the first 4Mi of the data hold the LUKS header: pods get 4Mi
 	// less.
 	// +kubebuilder:validation:XValidation:rule="[quantity(string(self)).asApproximateFloat()].all(f, f > 0.0 && f <= 9007199254740992.0 && f == double(int(f) / 4194304 * 4194304)) && !string(self).contains('.')",message="size must be a multiple of 4Mi, such as 1536Mi, without a fraction, and at most 8Pi"
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity(string(oldSelf))) >= 0",message="size can grow but not shrink: data beyond the new end would be lost"
@@ -114,7 +114,7 @@ type NvmfVolumeSpec struct {
 	// +optional
 	ZoneLabel string `json:"zoneLabel,omitempty"`
 	// Encryption of the data at rest. LUKS2: the node that uses the volume encrypts the data before it sends them to
-	// any replica, with a key from the Secret that the StorageClass names for staging. Absent: the data are stored as
+	// any replica, with a key from the Secret that the StorageClass names for staging. Absent: the data is stored as
 	// pods write them. Immutable.
 	// +optional
 	Encryption VolumeEncryption `json:"encryption,omitempty"`
@@ -162,7 +162,7 @@ type NvmfVolumeSpec struct {
 	DeletionMark string `json:"deletionMark,omitempty"`
 }
 
-// VolumeEncryption is how a volume's data are encrypted at rest. Fields of this type are immutable; with one value, it
+// VolumeEncryption is how a volume's data is encrypted at rest. Fields of this type are immutable; with one value, it
 // is enough that they are neither added nor removed.
 // +kubebuilder:validation:Enum=LUKS2
 type VolumeEncryption string
@@ -230,7 +230,7 @@ type VolumeRecovery struct {
 	// AcceptLossUntil is the time until which the CSI controller may recover the record although writes that only
 	// replicas other than current have, or may have, are lost. It ends earlier, and attachments is Wait again, when the
 	// agent of a replica suspects a restore of the API, or a person has declared one since the request was made: the
-	// request may then be one of the past. Requires current. Absent: nothing may be lost, and the request waits if
+	// request may then be outdated. Requires current. Absent: nothing may be lost, and the request waits if
 	// something could be.
 	// +optional
 	AcceptLossUntil *metav1.Time `json:"acceptLossUntil,omitempty"`
@@ -405,7 +405,7 @@ type VolumeHost struct {
 	KeyRotation string `json:"keyRotation,omitempty"`
 	// Retired is the UUID in the NQN whose place this host took when its keys were rotated. The node has no connection
 	// left as that one, and never makes another, so that the target dismisses it without disturbing this host. Absent:
-	// there is none.
+	// no such host.
 	// +kubebuilder:validation:MaxLength=36
 	// +optional
 	Retired string `json:"retired,omitempty"`

@@ -47,7 +47,7 @@ type Orphan struct {
 	// +structType=atomic
 	// +optional
 	Description *OrphanDescription `json:"description,omitempty"`
-	// Undescribed says why there is no description: there is none, it is damaged, or it was not read yet.
+	// Undescribed says why there is no description: none was stored, it is damaged, or it was not read yet.
 	// +kubebuilder:validation:MaxLength=256
 	// +optional
 	Undescribed string `json:"undescribed,omitempty"`

@@ -367,12 +367,12 @@ func TestVolumeThatIsNotEncryptedAsItsObjectSays(t *testing.T) {
 		prepare func(*suite)
 		words   []string
 	}{
-		"a filesystem": {func(s *suite) { s.stagePlain(mountCapability("ext4")) }, []string{"the data are not encrypted", "with LUKS2"}},
+		"a filesystem": {func(s *suite) { s.stagePlain(mountCapability("ext4")) }, []string{"the data is not encrypted", "with LUKS2"}},
 		"a raw block volume": {func(s *suite) {
 			s.stagePlain(blockCapability())
 			s.fill()
 			s.context.AllowFormat = true
-		}, []string{"the data are not encrypted", "with LUKS2"}},
+		}, []string{"the data is not encrypted", "with LUKS2"}},
 		"a filesystem that something else made": {func(s *suite) {
 			s.stagePlain(mountCapability("ext4"))
 			s.writeHeader(header.Record{Volume: volumeUUID, State: header.Formatted, Type: "ext4", Encryption: luks2})
@@ -452,7 +452,7 @@ func TestEncryptedVolumeWhoseObjectSaysItIsNot(t *testing.T) {
 			s.context.Encryption, s.context.Blank, s.secrets = "", false, nil
 			prepare(s)
 			for _, c := range capabilities() {
-				s.wantRefused(c, "the data are encrypted with LUKS2", "spec.encryption")
+				s.wantRefused(c, "the data is encrypted with LUKS2", "spec.encryption")
 			}
 		})
 	}
@@ -490,7 +490,7 @@ func TestMirroredVolumeIsEncryptedAsItsObjectSays(t *testing.T) {
 			must(t, s.unstage())
 			s.setEncryption("")
 			s.secrets = nil
-			want(t, s.stage(c), codes.FailedPrecondition, "the data are encrypted with LUKS2")
+			want(t, s.stage(c), codes.FailedPrecondition, "the data is encrypted with LUKS2")
 			s.wantMounts("")
 			must(t, s.unstage())
 			s.wantEqualLegs()

@@ -75,7 +75,7 @@ func (st staging) storedAsAsked(is header.Header) error {
 		}
 		return "encrypted with " + encryption
 	}
-	return fmt.Errorf("%w: its header says that the data are %s, and NvmfVolume %s that they are %s; if the object was created again, delete it, and create it with the "+
+	return fmt.Errorf("%w: its header says that the data is %s, and NvmfVolume %s says that it is %s; if the object was created again, delete it, and create it with the "+
 		"spec.encryption that it had; nothing was written", errEncryption, said(is.Encryption), st.volume, said(string(st.at.Encryption)))
 }
 

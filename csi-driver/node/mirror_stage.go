@@ -180,7 +180,7 @@ func (st staging) zeroes(ctx context.Context, name string) error {
 	}
 	start, err := st.Initiator.ReadStart(ctx, ns, header.Bytes)
 	if err == nil && !bytes.Equal(start, make([]byte, len(start))) {
-		err = fmt.Errorf("%w: %s is said to be blank, and does not read as zeroes", header.ErrUnusable, name)
+		err = fmt.Errorf("%w: %s is said to be blank, and does not read as zeros", header.ErrUnusable, name)
 	}
 	return err
 }

@@ -108,7 +108,7 @@ func (v VolumeQoS) Validate() error {
 	const step = v1alpha1.QoSIOPSStep
 	if n := v.QoS.IOPS; n < 0 || n > v1alpha1.QoSMaxIOPS || n%step != 0 {
 		below := min(max(n, 0), v1alpha1.QoSMaxIOPS) / step * step
-		return fmt.Errorf("%w: volume %s: %d IOPS; the nearest limits are %d and %d (0 is none)", ErrInvalid, v.ID, n, below, min(below+step, v1alpha1.QoSMaxIOPS))
+		return fmt.Errorf("%w: volume %s: %d IOPS; the nearest limits are %d and %d (0 means no limit)", ErrInvalid, v.ID, n, below, min(below+step, v1alpha1.QoSMaxIOPS))
 	}
 	for _, n := range []int64{v.QoS.MiBps, v.QoS.ReadMiBps, v.QoS.WriteMiBps} {
 		if n < 0 || n > v1alpha1.QoSMaxBandwidthMiBps {

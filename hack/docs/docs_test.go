@@ -148,7 +148,6 @@ func read(t *testing.T, path string) string {
 var (
 	// link of Markdown, or of an HTML picture: a path, a heading, or both.
 	link    = regexp.MustCompile(`(?:\]\(|src(?:set)?=")([^)#:"]*)(?:#([^)"]*))?[)"]`)
-	fenced  = regexp.MustCompile("(?ms)^ *```.*?^ *```$")
 	heading = regexp.MustCompile(`(?m)^#+ (.*)$`)
 	unslug  = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 )
@@ -201,11 +200,23 @@ func TestTasksHaveTheSameSections(t *testing.T) {
 	}
 }
 
-func TestRunbooksAreShort(t *testing.T) {
-	const most = 1600 // words, tables included: what is longer is more than one task
-	for _, page := range glob(t, "../../docs/tasks/*.md", "../../docs/troubleshooting/*.md") {
-		if words := len(strings.Fields(read(t, page))); words > most {
-			t.Errorf("%s has %d words, more than %d: make a page of each task", page, words, most)
+// A page is one task, one symptom or one subject, which is read in one sitting.
+func TestPagesAreShort(t *testing.T) {
+	const mostOfATask, most = 1600, 2500 // words, tables included
+	// longer pages were written before there was a bound. Whoever splits one removes it here.
+	longer := []string{"../../CONTRIBUTING.md", "../../docs/kubectl-weft.md", "../../docs/reference/conditions.md", "../../docs/storageclass.md", "../../test/e2e/README.md"}
+	tasks := glob(t, "../../docs/tasks/*.md", "../../docs/troubleshooting/*.md")
+	for _, page := range append(pages(t), "../../README.md", "../../CONTRIBUTING.md", "../../SECURITY.md", "../../GOVERNANCE.md", "../../test/e2e/README.md") {
+		bound := most
+		if slices.Contains(tasks, page) {
+			bound = mostOfATask
+		}
+		words := len(strings.Fields(read(t, page)))
+		switch known := slices.Contains(longer, page); {
+		case words > bound && !known:
+			t.Errorf("%s has %d words, more than %d: make a page of each task or subject", page, words, bound)
+		case words <= bound && known:
+			t.Errorf("%s has %d words, no more than %d: remove it from the longer pages", page, words, bound)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -51,9 +52,19 @@ var phrases = []struct{ pattern, instead string }{
 	{`seldom`, "rarely"},
 	{`shall`, "should, or must"},
 	{`gives? .{1,20} back`, "returns, or releases"},
+	{`is none\b`, "there is none, or is not one"},
+	{`of the past`, "old, or earlier"},
+	{`data are\b`, "data is"},
+	{`zeroes`, "zeros"},
+	{`by documentation`, "from the documentation"},
+	{`has its words`, "quotes the error"},
+	{`as \S+(?: \S+)? has it`, "as ... requires, or says"},
+	{`who is .{1,30} goes on`, "whoever is ... continues"},
+	{`so that it may`, "so it can"},
 }
 
-// language is what breaks the rules of style in texts for users, as path:line: text; roots are files and folders.
+// language is what breaks the rules of style in texts for users, as path:line: text, with sentences of documents that
+// are too long; roots are files and folders.
 func language(roots []string) ([]string, error) {
 	var hits []string
 	for _, root := range roots {
@@ -63,6 +74,10 @@ func language(roots []string) ([]string, error) {
 			}
 			texts, err := texts(path)
 			for _, t := range texts {
+				if filepath.Ext(path) == ".md" {
+					hits = append(hits, longSentences(path, t.text)...)
+					t.text = withoutCode(t.text)
+				}
 				hits = append(hits, t.broken(path)...)
 			}
 			return err
@@ -104,21 +119,17 @@ func (p passage) broken(path string) []string {
 
 func isLetter(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' }
 
-// texts of a file: a document without its code, a manifest or chart file as it is, the strings of a Go file, and its
-// comments where they become descriptions of fields. No other file has any.
+// texts of a file: a document, manifest, chart file or script as it is, the strings of a Go file, and its comments where
+// they become descriptions of fields. No other file has any.
 func texts(path string) ([]passage, error) {
 	switch ext := filepath.Ext(path); {
 	case strings.HasSuffix(path, "_test.go") || strings.Contains(filepath.Base(path), "zz_generated") || fake.MatchString(filepath.ToSlash(path)):
 		return nil, nil
 	case ext == ".go":
 		return stringsOf(path)
-	case ext == ".md", ext == ".txt", ext == ".yaml", ext == ".json", ext == ".tpl":
+	case slices.Contains([]string{".md", ".txt", ".yaml", ".yml", ".json", ".tpl", ".sh"}, ext):
 		content, err := os.ReadFile(path)
-		text := string(content)
-		if ext == ".md" {
-			text = withoutCode(text)
-		}
-		return []passage{{1, text}}, err
+		return []passage{{1, string(content)}}, err
 	}
 	return nil, nil
 }

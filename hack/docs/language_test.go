@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -19,6 +20,9 @@ func TestLanguage(t *testing.T) {
 		"code in a document":    {"a.md", "`anew`\n```sh\nanew\n```\nfor ever\n", []string{`a.md:5: "for ever": write indefinitely, or say what happens`}},
 		"part of a longer word": {"a.md", "renewal, forevermore, anewt, toanew\n", nil},
 		"a manifest":            {"values.yaml", "# -- The folder.\n", []string{`values.yaml:1: "folder": write directory`}},
+		"a script":              {"a.sh", "# A folder.\n", []string{`a.sh:1: "folder": write directory`}},
+		"a workflow":            {"a.yml", "# A folder.\n", []string{`a.yml:1: "folder": write directory`}},
+		"a long sentence":       {"a.md", "Fine.\n\n" + strings.Repeat("`many` words ", 16) + "\n", []string{`a.md:3: "code words code words code words ..." has 32 words: write sentences of at most 30`}},
 		"a string":              {"a.go", "package a\n\nvar a = \"made anew\"\n", []string{`a.go:3: "anew": write again`}},
 		"one word is a name":    {"a.go", "package a\n\nvar a = \"anew\"\n", nil},
 		"a comment":             {"a.go", "package a\n\n// made anew\nvar a = 1\n", nil},

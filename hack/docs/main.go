@@ -6,7 +6,7 @@
 //	go run ./hack/docs values      (make generate: the table of values in charts/weft/README.md)
 //	go run ./hack/docs figures     (make docs-figures: the pictures, and the tables of docs/tuning.md)
 //	go run ./hack/docs queries     (tests: all queries of alerts and dashboards, as a rules file of Prometheus)
-//	go run ./hack/docs language PATH...   (make lint: words and phrases that texts for users do not use)
+//	go run ./hack/docs language PATH...   (make lint: phrases that texts for users do not use, and long sentences)
 //	go run ./hack/docs record FILE.cast COMMAND ARGUMENT...   (make demo-recording: what the demo prints, and when)
 //	go run ./hack/docs draw FILE.cast FILE.svg   (the same: its picture, for README.md)
 //
@@ -42,7 +42,7 @@ func run(ctx context.Context, args []string) error {
 	case len(args) > 1 && args[0] == "language":
 		hits, err := language(args[1:])
 		if len(hits) > 0 {
-			err = fmt.Errorf("%s\n%d phrases that texts for users do not use", strings.Join(hits, "\n"), len(hits))
+			err = fmt.Errorf("%s\n%d phrases that texts for users do not use, or sentences that are too long", strings.Join(hits, "\n"), len(hits))
 		}
 		return err
 	case len(args) >= 3 && args[0] == "record":

@@ -18,7 +18,7 @@ import (
 // walls are the rooms of CONTRIBUTING.md, with the rooms that each may import.
 func walls(t *testing.T) map[string][]string {
 	t.Helper()
-	_, table, found := strings.Cut(read(t, "../../CONTRIBUTING.md"), "\n| Folder | What belongs there | Imports allowed from weft |\n")
+	_, table, found := strings.Cut(read(t, "../../CONTRIBUTING.md"), "\n| Directory | What belongs there | Imports allowed from weft |\n")
 	if !found {
 		t.Fatal("CONTRIBUTING.md has no table of folders")
 	}

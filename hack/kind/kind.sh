@@ -13,7 +13,7 @@ kubectl=(kubectl --context "kind-$cluster")
 here=$(cd "$(dirname "$0")" && pwd)
 repo=$(cd "$here/../.." && pwd)
 samples=$repo/config/samples
-# modprobe is often in a folder that only root has in its PATH.
+# modprobe is often in a directory that only root has in its PATH.
 PATH=$PATH:/usr/sbin:/sbin
 
 say() { printf '%s\n' "$*"; }

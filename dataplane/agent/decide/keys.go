@@ -59,7 +59,7 @@ func keysUnreadable(unread []v1alpha1.VolumeHost) metav1.Condition {
 	for i, h := range unread {
 		names[i] = h.Node
 	}
-	return no(v1alpha1.ReasonKeysUnreadable, "the keys of its attachment to %s are not sealed to this node, which may have been reinstalled; who is connected goes on, and the CSI controller seals new keys: check that it runs",
+	return no(v1alpha1.ReasonKeysUnreadable, "the keys of its attachment to %s are not sealed to this node, which may have been reinstalled; connected hosts stay connected, and the CSI controller seals new keys: check that it runs",
 		text.Few(names, named, ", "))
 }
 

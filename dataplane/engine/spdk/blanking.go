@@ -77,7 +77,7 @@ func (s *session) blanked(ctx context.Context, o *opening) error {
 	case !errors.Is(b.err, unix.EOPNOTSUPP) && !errors.Is(b.err, unix.ENOTTY):
 		return b.err
 	default:
-		logr.FromContextOrDiscard(ctx).Info("The device cannot deallocate with zeroes, so all of it is written", "device", o.ID, "reason", b.err.Error())
+		logr.FromContextOrDiscard(ctx).Info("The device cannot deallocate with zeros, so all of it is written", "device", o.ID, "reason", b.err.Error())
 	}
 	is, err := os.Stat(path)
 	if err != nil {

@@ -147,7 +147,7 @@ func (s *session) admin(controller string) device.Admin {
 		}
 		completion, err := reply.Completion.Bytes()
 		if err != nil || len(completion) != completionBytes {
-			return 0, nil, fmt.Errorf("completion %q of admin command %#02x is none", reply.Completion, c.Opcode)
+			return 0, nil, fmt.Errorf("the reply to admin command %#02x has no valid completion: %q", c.Opcode, reply.Completion)
 		}
 		// Beside the phase tag, and below the hint when to try again.
 		if status := binary.LittleEndian.Uint16(completion[14:]) >> 1 & 0x7ff; status != 0 {

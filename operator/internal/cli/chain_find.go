@@ -115,7 +115,7 @@ func (f *fleet) byNQN(nqn string) (named, error) {
 	if !ok {
 		of, err := f.byUUID(nqn)
 		if err != nil {
-			return of, fmt.Errorf("no attachment and no subsystem has the NQN %s; an attachment's NQN is used once, so it may be one of the past", nqn)
+			return of, fmt.Errorf("no attachment and no subsystem has the NQN %s; an attachment's NQN is used once, so this may be an earlier one", nqn)
 		}
 		return of, nil
 	}

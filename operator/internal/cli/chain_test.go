@@ -231,7 +231,7 @@ func TestVolumeIsNotFound(t *testing.T) {
 		"nv/nobody":                            "NvmfVolume nobody not found",
 		"nr/nobody":                            "NvmfReplica nobody not found",
 		v1alpha1.SubsystemNQN("gone-0", "x"):   "node a still stores the data in pool eui.a; see docs/tasks/recover-a-deleted-volume.md",
-		v1alpha1.HostNQN(ofReplica + "9"):      "it may be one of the past",
+		v1alpha1.HostNQN(ofReplica + "9"):      "this may be an earlier one",
 		"/dev/nvme0n1":                         "cat /sys/block/nvme0n1/device/subsysnqn. As a drive that stores volumes, nvme0n1 is known on a",
 		"/dev/dm-4":                            "cat /sys/block/dm-4/dm/uuid",
 		"99999999-9999-4999-8999-99999999999a": "no volume, replica or attachment has the UUID",

@@ -126,7 +126,7 @@ func parse(data map[string][]byte, names []string, now time.Time) (m material, w
 	m.authorities = slices.DeleteFunc(all, func(c *x509.Certificate) bool { return !valid(c, now) || !c.IsCA })
 	switch {
 	case len(data) == 0:
-		return m, "there is none yet"
+		return m, "it does not exist yet"
 	case !signs:
 		return m, "there is no usable authority"
 	}

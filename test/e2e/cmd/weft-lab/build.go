@@ -48,7 +48,7 @@ func newBuildCommand() *cobra.Command {
 func newAssetsDirCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "assets-dir",
-		Short: "Print the folder for KUBEBUILDER_ASSETS; `build --only envtest` fills it",
+		Short: "Print the directory for KUBEBUILDER_ASSETS; `build --only envtest` fills it",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			b, err := newBuilder()

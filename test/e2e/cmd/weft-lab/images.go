@@ -68,8 +68,8 @@ func newImagesWeftCommand() *cobra.Command {
 
 func newPackTargetCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "pack-target PROGRAM FOLDER",
-		Short: "Make FOLDER with SPDK's nvmf_tgt and this machine's libraries for it; FOLDER/nvmf_tgt runs anywhere",
+		Use:   "pack-target PROGRAM DIRECTORY",
+		Short: "Make DIRECTORY with SPDK's nvmf_tgt and this machine's libraries for it; DIRECTORY/nvmf_tgt runs anywhere",
 		Args:  cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return build.PackTarget(cmd.Context(), args[0], args[1])

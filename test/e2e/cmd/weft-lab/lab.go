@@ -139,7 +139,7 @@ func newExecCommand() *cobra.Command {
 func newPowerCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:       "power NODE on|off|shutdown",
-		Short:     "Take the power from a node, give it back, or shut the node down",
+		Short:     "Cut or restore the power of a node, or shut the node down",
 		Args:      cobra.ExactArgs(2),
 		ValidArgs: []string{"on", "off", "shutdown"},
 		RunE: inLab(func(cmd *cobra.Command, l *lab.Lab, args []string) error {
@@ -195,7 +195,7 @@ func newAPICommand() *cobra.Command {
 
 func newEtcdCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "etcd backup|restore FOLDER",
+		Use:   "etcd backup|restore DIRECTORY",
 		Short: "Back up the objects of the API, or restore them, and restart what watches them",
 		Args:  cobra.ExactArgs(2),
 		RunE: inLab(func(cmd *cobra.Command, l *lab.Lab, args []string) error {
@@ -229,8 +229,8 @@ func newDmesgCommand() *cobra.Command {
 
 func newLogsCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "logs FOLDER",
-		Short: "Collect the logs of every component in a folder",
+		Use:   "logs DIRECTORY",
+		Short: "Collect the logs of every component in a directory",
 		Args:  cobra.ExactArgs(1),
 		RunE: inLab(func(cmd *cobra.Command, l *lab.Lab, args []string) error {
 			return l.CollectLogs(cmd.Context(), args[0])

@@ -36,9 +36,9 @@ func newPartsCommand() *cobra.Command {
 	var keepGoing bool
 	cmd := &cobra.Command{
 		Use:   "parts TARGET[+TARGET...]...",
-		Short: "Run targets of the Makefile, then tell how long each took, and which tests were slowest",
+		Short: "Run targets of the Makefile, then print how long each took, and the slowest tests",
 		Long: "Run targets of the Makefile one after the other, and at the same time those that a + joins.\n" +
-			"Then tell how long each took, and which tests were slowest.",
+			"Then print how long each took, and the slowest tests.",
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, steps []string) error {
 			repo, err := build.FindRepo(".")

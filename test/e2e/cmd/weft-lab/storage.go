@@ -41,7 +41,7 @@ func newStorageCommand() *cobra.Command {
 	flags.IntVar(&o.specs.Procs, "procs", 6, "specs that run at once; disruptive ones always run one at a time")
 	flags.DurationVar(&o.specs.Timeout, "timeout", 3*time.Hour, "how long the suite may take")
 	flags.BoolVar(&o.sanity, "sanity", true, "run csi-sanity before")
-	flags.StringVar(&o.specs.Out, "out", "", "folder of the reports; dist/storage in the repository if empty")
+	flags.StringVar(&o.specs.Out, "out", "", "directory of the reports; dist/storage in the repository if empty")
 	return cmd
 }
 

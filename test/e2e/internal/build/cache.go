@@ -39,7 +39,7 @@ type Cache struct {
 func DefaultCacheDir() (string, error) {
 	base, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("find a cache folder (set XDG_CACHE_HOME or HOME): %w", err)
+		return "", fmt.Errorf("find a cache directory (set XDG_CACHE_HOME or HOME): %w", err)
 	}
 	return filepath.Join(base, "weft"), nil
 }
@@ -64,7 +64,7 @@ func (c Cache) Ensure(ctx context.Context, rel string, fn func(ctx context.Conte
 		return path, c.use(rel)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return "", fmt.Errorf("make the cache folder: %w", err)
+		return "", fmt.Errorf("make the cache directory: %w", err)
 	}
 	unlock, err := lockFile(ctx, path+lockSuffix)
 	if err != nil {

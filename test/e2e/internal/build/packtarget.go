@@ -37,7 +37,7 @@ func PackTarget(ctx context.Context, program, dir string) error {
 	}
 	lib := filepath.Join(dir, "lib")
 	if err := os.Mkdir(dir, 0o755); err != nil {
-		return fmt.Errorf("make a folder for the target: %w", err)
+		return fmt.Errorf("make a directory for the target: %w", err)
 	}
 	if err := os.Mkdir(lib, 0o755); err != nil {
 		return err

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// mostWords is how many words a sentence of a document may have. Code counts as one word, a link as its text.
+const mostWords = 30
+
+// longAllowed is how many longer sentences a document has that were written before there was a bound. A test compares
+// the numbers with the documents: whoever splits a sentence lowers its number here, and no number rises.
+var longAllowed = map[string]int{
+	"CHANGELOG.md":                              10,
+	"CONTRIBUTING.md":                           3,
+	"README.md":                                 1,
+	"SECURITY.md":                               1,
+	"charts/weft/README.md":                     1,
+	"docs/benchmarks.md":                        1,
+	"docs/concepts/faults.md":                   2,
+	"docs/concepts/limits.md":                   1,
+	"docs/concepts/replicas.md":                 2,
+	"docs/concepts/rollouts.md":                 1,
+	"docs/concepts/scale.md":                    3,
+	"docs/concepts/security.md":                 13,
+	"docs/design/README.md":                     1,
+	"docs/design/api-as-the-only-store.md":      4,
+	"docs/design/authentication.md":             16,
+	"docs/design/data-safety.md":                4,
+	"docs/design/dead-drives.md":                1,
+	"docs/design/discard.md":                    1,
+	"docs/design/drains.md":                     3,
+	"docs/design/encryption-on-the-wire.md":     6,
+	"docs/design/encryption.md":                 4,
+	"docs/design/engine-contract.md":            3,
+	"docs/design/format-fence.md":               1,
+	"docs/design/host-mirrors.md":               6,
+	"docs/design/lab.md":                        2,
+	"docs/design/live-figures.md":               1,
+	"docs/design/lost-objects.md":               5,
+	"docs/design/mirror-record.md":              14,
+	"docs/design/near-placement.md":             3,
+	"docs/design/node-stack.md":                 3,
+	"docs/design/rollout.md":                    3,
+	"docs/design/sizing.md":                     4,
+	"docs/design/spdk-fake.md":                  4,
+	"docs/design/spdk-speed.md":                 3,
+	"docs/design/traces.md":                     5,
+	"docs/kubectl-weft.md":                      8,
+	"docs/platforms/arm64.md":                   1,
+	"docs/reference/conditions.md":              1,
+	"docs/reference/metrics.md":                 2,
+	"docs/reference/nvmftarget.md":              5,
+	"docs/storageclass.md":                      1,
+	"docs/tasks/back-up-and-restore.md":         3,
+	"docs/tasks/back-up-data.md":                1,
+	"docs/tasks/bring-your-own-spdk.md":         1,
+	"docs/tasks/collect-metrics.md":             1,
+	"docs/tasks/drain-a-storage-node.md":        2,
+	"docs/tasks/encrypt-a-volume.md":            1,
+	"docs/tasks/recover-a-deleted-volume.md":    1,
+	"docs/tasks/recover-lost-objects.md":        1,
+	"docs/tasks/replicate-a-volume.md":          2,
+	"docs/tasks/trace-a-volume.md":              2,
+	"docs/tasks/update-target-pods.md":          1,
+	"docs/troubleshooting/buffers-exhausted.md": 1,
+	"docs/troubleshooting/component-silent.md":  1,
+	"docs/troubleshooting/pool-full.md":         2,
+	"docs/troubleshooting/target-not-ready.md":  2,
+	"docs/tuning.md":                            1,
+	"test/e2e/README.md":                        4,
+}
+
+// longSentences are the findings of a document with more sentences over mostWords than it may have: all of them.
+func longSentences(path, text string) []string {
+	var hits []string
+	for _, s := range sentences(text) {
+		if words := wordsOf(s.text); len(words) > mostWords {
+			hits = append(hits, fmt.Sprintf("%s:%d: %q has %d words: write sentences of at most %d",
+				path, s.line, strings.Join(words[:6], " ")+" ...", len(words), mostWords))
+		}
+	}
+	if len(hits) <= longAllowed[path] {
+		return nil
+	}
+	return hits
+}
+
+var (
+	fenced    = regexp.MustCompile("(?ms)^ *```.*?^ *```$")
+	hidden    = regexp.MustCompile(`(?s)<!--.*?-->`)
+	linked    = regexp.MustCompile(`!?\[([^\]]*)\]\([^)]*\)`)
+	spanned   = regexp.MustCompile("`[^`]*`")
+	item      = regexp.MustCompile(`^(?:[-*+]|\d+\.)\s+`)
+	counted   = regexp.MustCompile(`[\p{L}\p{N}_'./%-]*[\p{L}\p{N}_][\p{L}\p{N}_'./%-]*`)
+	shortened = regexp.MustCompile(`\b(?:e\.g|i\.e|vs|etc)\.$`)
+	// boundary ends a sentence: a full stop with what follows it, or a colon before a capital letter, code or a link.
+	boundary = regexp.MustCompile("[.!?][\"')*]*\\s+|:\\**\\s+(?:[\"'(*\\[]*[A-Z]|`)")
+)
+
+// sentences of a document: those of its paragraphs, of the items of its lists, and of the cells of its tables. The line
+// of a sentence is the one where its paragraph, item or row begins.
+func sentences(text string) []passage {
+	keepLines := func(s string) string { return strings.Repeat("\n", strings.Count(s, "\n")) }
+	text = hidden.ReplaceAllStringFunc(fenced.ReplaceAllStringFunc(text, keepLines), keepLines)
+	var found []passage
+	var block passage
+	end := func() {
+		found = append(found, block.sentences()...)
+		block = passage{}
+	}
+	for i, line := range strings.Split(text, "\n") {
+		line = strings.TrimSpace(line)
+		switch start := item.FindString(line); {
+		case line == "" || line[0] == '#' || line[0] == '<':
+			end()
+		case line[0] == '|':
+			end()
+			for cell := range strings.SplitSeq(strings.Trim(strings.ReplaceAll(line, `\|`, "/"), "|"), "|") {
+				found = append(found, passage{i + 1, cell}.sentences()...)
+			}
+		case start != "":
+			end()
+			block = passage{i + 1, strings.TrimPrefix(line, start)}
+		case block.text == "":
+			block = passage{i + 1, line}
+		default:
+			block.text += " " + line
+		}
+	}
+	end()
+	return found
+}
+
+// sentences of a paragraph, item or cell.
+func (p passage) sentences() []passage {
+	text := spanned.ReplaceAllString(linked.ReplaceAllString(p.text, "$1"), "`code`")
+	var found []passage
+	start := 0
+	for _, at := range boundary.FindAllStringIndex(text, -1) {
+		if shortened.MatchString(text[:at[0]+1]) {
+			continue
+		}
+		found = append(found, passage{p.line, text[start : at[0]+1]})
+		start = at[0] + 1
+	}
+	return append(found, passage{p.line, text[start:]})
+}
+
+func wordsOf(sentence string) []string { return counted.FindAllString(sentence, -1) }
