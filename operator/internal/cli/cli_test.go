@@ -247,10 +247,10 @@ func TestPlanHeedsTheNodeOfTheFile(t *testing.T) {
 }
 
 func TestDocumentedShortForm(t *testing.T) {
-	_, text, found := strings.Cut(read(t, "../../../docs/kubectl-weft.md"), "```yaml\n")
+	_, text, found := strings.Cut(read(t, "../../../docs/kubectl-weft/plan.md"), "```yaml\n")
 	text, _, closed := strings.Cut(text, "```")
 	if !found || !closed {
-		t.Fatal("docs/kubectl-weft.md has no example of the short form")
+		t.Fatal("docs/kubectl-weft/plan.md has no example of the short form")
 	}
 	target := "../../../config/samples/target-drives.yaml"
 	if out, code, err := run(t, "", "plan", "-f", target, "--inventory", written(t, text)); err != nil || code == cli.CodeError {

@@ -54,7 +54,7 @@ func nodesOf(docs []document) (nodes []claim.Node, notes []string, err error) {
 			}
 			nvmfNodes, kubeNodes = append(nvmfNodes, nvmfNode), append(kubeNodes, kubeNode)
 		default:
-			return nil, nil, fmt.Errorf("%s: unexpected object %s %s; an inventory contains NvmfNodes (kubectl get nvmfnode NODE -o yaml) and optionally their Nodes, or the short form in docs/kubectl-weft.md",
+			return nil, nil, fmt.Errorf("%s: unexpected object %s %s; an inventory contains NvmfNodes (kubectl get nvmfnode NODE -o yaml) and optionally their Nodes, or the short form in docs/kubectl-weft/plan.md",
 				doc.from, doc.GetAPIVersion(), doc.GetKind())
 		}
 	}

@@ -38,12 +38,12 @@ does not change anything.
 
 By default, the command plans for the nodes of the cluster that match the target's nodeSelector. Use --node to plan
 for one node. Use --inventory to plan without a cluster, for the nodes in a file: NvmfNodes as printed by
-"kubectl get nvmfnode NODE -o yaml", or the short form described in docs/kubectl-weft.md.
+"kubectl get nvmfnode NODE -o yaml", or the short form described in docs/kubectl-weft/plan.md.
 
 Use --volumes to count what volumes and their replicas need on these nodes: capacity, attachments, NVMe controllers and
 queue pairs, memory of the targets, and write traffic. The file contains volumes in the short form described in
-docs/kubectl-weft.md. With replicas: 2, the plan keeps a reserve, so that the replicas of a lost node can be created again
-on the remaining nodes.
+docs/kubectl-weft/plan.md. With replicas: 2, the plan keeps a reserve, so that the replicas of a lost node can be
+created again on the remaining nodes.
 
 Exit codes:
   0  the target fits on all nodes, and the volumes fit

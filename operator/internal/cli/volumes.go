@@ -63,7 +63,7 @@ func volumesOf(docs []document, targets []*v1alpha1.NvmfTarget) ([]wanted, error
 	)
 	for _, doc := range docs {
 		if gvk := doc.GroupVersionKind(); gvk != kindless {
-			return nil, fmt.Errorf("%s: unexpected object %s %s; a file of volumes contains the short form in docs/kubectl-weft.md", doc.from, doc.GetAPIVersion(), doc.GetKind())
+			return nil, fmt.Errorf("%s: unexpected object %s %s; a file of volumes contains the short form in docs/kubectl-weft/plan.md", doc.from, doc.GetAPIVersion(), doc.GetKind())
 		}
 		var f volumesForm
 		if err := decode(doc, &f); err != nil {

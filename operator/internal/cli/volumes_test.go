@@ -247,10 +247,10 @@ func TestPlanOfVolumesErrors(t *testing.T) {
 
 // The example of the documentation fits on the example's hardware, and the sample is read.
 func TestDocumentedVolumes(t *testing.T) {
-	_, text, found := strings.Cut(read(t, "../../../docs/kubectl-weft.md"), "```yaml\ntarget: fast ")
+	_, text, found := strings.Cut(read(t, "../../../docs/kubectl-weft/plan.md"), "```yaml\ntarget: fast ")
 	text, _, closed := strings.Cut(text, "```")
 	if !found || !closed {
-		t.Fatal("docs/kubectl-weft.md has no example of volumes")
+		t.Fatal("docs/kubectl-weft/plan.md has no example of volumes")
 	}
 	target := strings.Replace(read(t, targetFile), "devices:\n    selector: {minSize: 1T}", "devices:\n    classes: [{name: tlc, selector: {minSize: 1T}}]", 1)
 	for _, volumes := range []string{"target: fast " + text, read(t, "../../../config/samples/inventory/volumes.yaml")} {
