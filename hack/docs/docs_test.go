@@ -48,11 +48,11 @@ func constants(t *testing.T, prefix string) []string {
 }
 
 func TestReferenceExplainsEveryConditionAndReason(t *testing.T) {
-	text := read(t, "../../docs/reference/conditions.md")
-	for _, prefix := range []string{"Condition", "Reason"} {
+	for prefix, page := range map[string]string{"Condition": "../../docs/reference/conditions.md", "Reason": "../../docs/reference/reasons.md"} {
+		text := read(t, page) + read(t, "../../docs/reference/events.md")
 		for _, value := range constants(t, prefix) {
 			if !strings.Contains(text, "| `"+value+"` |") {
-				t.Errorf("docs/reference/conditions.md has no row for %s", value)
+				t.Errorf("%s has no row for %s", page, value)
 			}
 		}
 	}
@@ -204,7 +204,7 @@ func TestTasksHaveTheSameSections(t *testing.T) {
 func TestPagesAreShort(t *testing.T) {
 	const mostOfATask, most = 1600, 2500 // words, tables included
 	// longer pages were written before there was a bound. Whoever splits one removes it here.
-	longer := []string{"../../CONTRIBUTING.md", "../../docs/reference/conditions.md", "../../docs/storageclass.md", "../../test/e2e/README.md"}
+	longer := []string{"../../CONTRIBUTING.md", "../../docs/storageclass.md", "../../test/e2e/README.md"}
 	tasks := glob(t, "../../docs/tasks/*.md", "../../docs/troubleshooting/*.md")
 	for _, page := range append(pages(t), "../../README.md", "../../CONTRIBUTING.md", "../../SECURITY.md", "../../GOVERNANCE.md", "../../test/e2e/README.md") {
 		bound := most

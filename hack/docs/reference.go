@@ -45,7 +45,7 @@ const head = generated + `# Fields of an NvmfTarget
 This page lists the fields of ` + "`spec`" + `. The API server rejects everything else, with the messages shown here.
 
 To see what the numbers mean for a node, run ` + "`kubectl weft plan`" + ` ([Size a target](../sizing.md)). Samples are in
-[config/samples](../../config/samples). What an NvmfTarget reports is in [Conditions and reasons](conditions.md).
+[config/samples](../../config/samples). What an NvmfTarget reports is in [Conditions](conditions.md).
 `
 
 // schema of the spec.

@@ -10,7 +10,7 @@ import (
 
 // Pages that say what to do.
 const (
-	pageConditions   = "docs/reference/conditions.md"
+	pageReasons      = "docs/reference/reasons.md"
 	pageTarget       = "docs/troubleshooting/target-not-ready.md"
 	pagePoolFull     = "docs/troubleshooting/pool-full.md"
 	pageLost         = "docs/troubleshooting/volume-lost.md"
@@ -75,7 +75,7 @@ var adviceByReason = map[string]string{
 }
 
 // advice on a reason: what there is to read about it.
-func advice(reason string) string { return "see " + cmp.Or(adviceByReason[reason], pageConditions) }
+func advice(reason string) string { return "see " + cmp.Or(adviceByReason[reason], pageReasons) }
 
 // Problem is one thing that is wrong, told of a claim where there is one, and what to do.
 type Problem struct {

@@ -414,7 +414,7 @@ func TestVolumeWithoutSomeRights(t *testing.T) {
 
 // The pages that problems refer to exist.
 func TestAdvicePagesExist(t *testing.T) {
-	pages := []string{pageConditions, pageTerminating, pagePending, pagePod, pageLostNode, pageMove, pageReplicas, pageIOHangs, pageOrphans, pageNotFormatted}
+	pages := []string{pageReasons, pageTerminating, pagePending, pagePod, pageLostNode, pageMove, pageReplicas, pageIOHangs, pageOrphans, pageNotFormatted}
 	for _, page := range adviceByReason {
 		page, _, _ = strings.Cut(page, ",")
 		pages = append(pages, page)
@@ -425,7 +425,7 @@ func TestAdvicePagesExist(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if advice("Other") != "see "+pageConditions {
+	if advice("Other") != "see "+pageReasons {
 		t.Errorf("got %q", advice("Other"))
 	}
 }
