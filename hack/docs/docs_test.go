@@ -204,7 +204,7 @@ func TestTasksHaveTheSameSections(t *testing.T) {
 func TestPagesAreShort(t *testing.T) {
 	const mostOfATask, most = 1600, 2500 // words, tables included
 	// longer pages were written before there was a bound. Whoever splits one removes it here.
-	longer := []string{"../../CONTRIBUTING.md", "../../docs/storageclass.md", "../../test/e2e/README.md"}
+	longer := []string{"../../CONTRIBUTING.md", "../../test/e2e/README.md"}
 	tasks := glob(t, "../../docs/tasks/*.md", "../../docs/troubleshooting/*.md")
 	for _, page := range append(pages(t), "../../README.md", "../../CONTRIBUTING.md", "../../SECURITY.md", "../../GOVERNANCE.md", "../../test/e2e/README.md") {
 		bound := most

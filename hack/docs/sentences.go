@@ -57,7 +57,7 @@ var longAllowed = map[string]int{
 	"docs/reference/metrics.md":                 2,
 	"docs/reference/nvmftarget.md":              5,
 	"docs/reference/reasons.md":                 1,
-	"docs/storageclass.md":                      1,
+	"docs/storageclass/space.md":                1,
 	"docs/tasks/back-up-and-restore.md":         3,
 	"docs/tasks/back-up-data.md":                1,
 	"docs/tasks/bring-your-own-spdk.md":         1,
