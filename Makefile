@@ -124,7 +124,7 @@ demo-recording: binaries $(LAB) $(HELM) ## Run the demo, and draw what it printe
 ##@ Check
 
 # What users and contributors read: hack/docs/language.go has the phrases that it does not use.
-LANGUAGE := api operator csi-driver dataplane internal charts/weft config/samples docs hack/kind test/e2e .github $(wildcard *.md)
+LANGUAGE := api operator csi-driver dataplane internal charts/weft config/samples docs hack/kind test/README.md test/e2e .github $(wildcard *.md)
 
 # Those with files of the tag lab, which replace others there.
 LAB_PACKAGES := ./csi-driver/node/... ./dataplane/agent ./dataplane/cmd/weft-launch ./dataplane/device ./dataplane/engine/... ./dataplane/inventory ./dataplane/tuning
@@ -253,7 +253,7 @@ test-mirrors-lab: $(LAB) ## Run SEQUENCES random histories of a mirror, from SEE
 	$(MACHINE) down
 
 # TIER=fast leaves out what a cheaper test shows as well, TIER=all nothing that two nodes can show, and TIER=third has what needs
-# three. FOCUS is a regular expression over the specs' names. test/e2e/README.md has the table.
+# three. FOCUS is a regular expression over the specs' names. test/e2e/suite has the tables.
 TIER ?= fast
 TIER_fast  := -ginkgo.label-filter='!full'
 TIER_all   := -ginkgo.label-filter='!third-node'

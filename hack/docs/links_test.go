@@ -34,7 +34,7 @@ func leads(t *testing.T, from, path, heading string) {
 func documents(t *testing.T) []string {
 	t.Helper()
 	return append(pages(t), glob(t, "../../*.md", "../../.github/*.md", "../../docs/design/*.md", "../../api/testdata/releases/*.md",
-		"../../charts/weft/README.md", "../../test/e2e/README.md")...)
+		"../../charts/weft/README.md", "../../test/*.md", "../../test/e2e/*.md", "../../test/e2e/*/*.md")...)
 }
 
 func TestLinksLeadSomewhere(t *testing.T) {

@@ -74,7 +74,10 @@ var longAllowed = map[string]int{
 	"docs/troubleshooting/pool-full.md":         2,
 	"docs/troubleshooting/target-not-ready.md":  2,
 	"docs/tuning.md":                            1,
-	"test/e2e/README.md":                        4,
+	"test/e2e/README.md":                        1,
+	"test/e2e/suite/README.md":                  1,
+	"test/e2e/suite/faults.md":                  1,
+	"test/e2e/suite/specs.md":                   1,
 }
 
 // longSentences are the findings of a document with more sentences over mostWords than it may have: all of them.

@@ -32,7 +32,7 @@ var (
 )
 
 // full marks the specs that make test leaves out, because a cheaper test shows most of what they show; make test-all
-// runs them. README.md has the table.
+// runs them. specs.md and faults.md have the tables.
 var full = Label("full")
 
 // thirdNode marks the specs that need a lab of three nodes, which make test-e2e-third starts.
@@ -65,18 +65,22 @@ var _ = ReportAfterSuite("times", func(report Report) {
 	}
 })
 
-// TestReadmeHasEverySpec holds the table of README.md against the specs: each has a row, with the tier that it is in.
-func TestReadmeHasEverySpec(t *testing.T) {
-	text, err := os.ReadFile("../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+// TestTheTablesHaveEverySpec holds specs.md and faults.md against the specs: each has a row, with the tier that it is in.
+func TestTheTablesHaveEverySpec(t *testing.T) {
 	rows := map[string]string{}
-	for line := range strings.Lines(string(text)) {
-		if cells := strings.Split(line, " | "); len(cells) == 4 && strings.HasPrefix(cells[0], "| ") {
-			rows[strings.TrimPrefix(cells[0], "| ")] = strings.TrimSpace(cells[2])
+	for _, page := range []string{"specs.md", "faults.md"} {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			if cells := strings.Split(line, " | "); len(cells) == 4 && strings.HasPrefix(cells[0], "| ") {
+				rows[strings.TrimPrefix(cells[0], "| ")] = strings.TrimSpace(cells[2])
+			}
 		}
 	}
+	delete(rows, "Spec") // the names of the columns
+	delete(rows, "---")
 	for _, spec := range PreviewSpecs("weft end to end").SpecReports.WithLeafNodeType(types.NodeTypeIt) {
 		tier := "fast"
 		if slices.Contains(spec.Labels(), "full") {
@@ -86,8 +90,12 @@ func TestReadmeHasEverySpec(t *testing.T) {
 			tier += ", third node"
 		}
 		if have := rows[spec.FullText()]; have != tier {
-			t.Errorf("README.md has tier %q for the spec %q; it is %s", have, spec.FullText(), tier)
+			t.Errorf("specs.md and faults.md have tier %q for the spec %q; it is %s", have, spec.FullText(), tier)
 		}
+		delete(rows, spec.FullText())
+	}
+	for row := range rows {
+		t.Errorf("there is no spec %q", row)
 	}
 }
 
