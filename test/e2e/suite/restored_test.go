@@ -70,7 +70,7 @@ func recoverRecord(ctx context.Context, r *replicated, current string, flags ...
 }
 
 var _ = Describe("A restore of the API from a backup, made before a replica was lost", func() {
-	It("lets no pod that is running have the lost replica back, until a person has recovered the record", full, func(ctx SpecContext) {
+	It("lets no running pod have the lost replica back, until a person has recovered the record", full, func(ctx SpecContext) {
 		r := writtenOnTwo(ctx, "mounted")
 		backup := filepath.Join(GinkgoT().TempDir(), "backup")
 		Expect(machines.BackUp(ctx, backup)).To(Succeed())
