@@ -184,7 +184,7 @@ func (s *Service) unadmittable(ctx context.Context, a *arrangement) string {
 		}
 	}
 	if _, err := mirror.Admit(mirror.Begin(*a.record), a.Name, expected, time.Now()); err != nil {
-		return fmt.Sprintf("nobody can copy from the volume's replicas: %v", err)
+		return fmt.Sprintf("no node can copy from the volume's replicas: %v", err)
 	}
 	return ""
 }
@@ -222,7 +222,7 @@ func (s *Service) admitMover(ctx context.Context, a *arrangement, h *v1alpha1.Vo
 		if end := s.endMover(ctx, a.NvmfVolume); end != nil {
 			return outcome{}, end
 		}
-		return outcome{waiting: fmt.Sprintf("nobody can copy from the volume's replicas: %v", err)}, nil
+		return outcome{waiting: fmt.Sprintf("no node can copy from the volume's replicas: %v", err)}, nil
 	case err != nil:
 		return outcome{}, err
 	}

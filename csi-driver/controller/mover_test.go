@@ -286,7 +286,7 @@ func TestMoveSaysWhyNobodyCopies(t *testing.T) {
 		})
 		session := volume(t, m.id).Spec.Session
 		m.move(m.id+"-0", "")
-		m.waits("nobody can copy from the volume's replicas: " + mirror.ErrNeedsPerson.Error())
+		m.waits("no node can copy from the volume's replicas: " + mirror.ErrNeedsPerson.Error())
 		vol := volume(t, m.id)
 		g.Expect(vol.Spec.Attachments).To(BeEmpty())
 		g.Expect(vol.Spec.Session).To(Equal(session))

@@ -60,7 +60,7 @@ func (s *Service) recover(ctx context.Context, a *arrangement) (outcome, error) 
 	case wish == nil && (a.record == nil || !a.record.Recovering):
 		return outcome{}, nil
 	case wish == nil:
-		return outcome{waiting: "the record of the replicas is being recovered, and nobody asks for it any more; run: kubectl weft recover " + commandName(a.Name)}, nil
+		return outcome{waiting: "the record of the replicas is being recovered, but its request was removed; run: kubectl weft recover " + commandName(a.Name)}, nil
 	case !a.Replicated(), a.record != nil && a.record.Recovery == wish.ID && !a.record.Recovering:
 		return changed, s.write(ctx, a.NvmfVolume, func(vol *v1alpha1.NvmfVolume) { vol.Spec.Recovery = nil })
 	}
@@ -71,7 +71,7 @@ func (s *Service) recover(ctx context.Context, a *arrangement) (outcome, error) 
 		if permits(wish) {
 			return changed, s.permitNothing(ctx, a)
 		}
-		return outcome{waiting: fmt.Sprintf("node %s suspects a restore of the API, and lets nobody read replica %s; declare the restore first: kubectl describe nvmfnode %s says how",
+		return outcome{waiting: fmt.Sprintf("node %s suspects a restore of the API, and blocks access to replica %s; declare the restore first: kubectl describe nvmfnode %s says how",
 			rep.Spec.Node, rep.Name, rep.Spec.Node)}, nil
 	}
 	switch past, err := s.restoredSince(ctx, a); {

@@ -52,7 +52,7 @@ func Command(version string) *cobra.Command {
 	var at cluster
 	cmd := &cobra.Command{
 		Use:           "kubectl-weft",
-		Short:         "Manage weft storage: preview plans, show the status and the load of targets and nodes, cordon and drain nodes, move volumes, recover records of replicas, delete unused volumes, drop dead drives, and check target images",
+		Short:         "Manage weft storage: plan targets, inspect and report their state, move and recover volumes, and rotate their keys",
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl weft"},
 		Version:       version,
 		SilenceUsage:  true,
