@@ -21,7 +21,7 @@ func TestSentences(t *testing.T) {
 		"in bold":              {"**Bold.** Plain **words: Two.**\n", []string{"1:1", "1:2", "1:1"}},
 		"an abbreviation":      {"Drives, e.g. NVMe, i.e. fast ones.\n", []string{"1:6"}},
 		"items":                {"Head\n\n- one two\n  three\n1. four\n", []string{"1:1", "3:3", "5:1"}},
-		"cells":                {"| `a\\|b` c | two words |\n| --- | --- |\n", []string{"1:2", "1:2"}},
+		"cells":                {"| `a\\|b` c | two words<br>one |\n| --- | --- |\n", []string{"1:2", "1:2", "1:1"}},
 		"links and code":       {"A [link text](a/b.md#c) and `code of many words`.\n", []string{"1:5"}},
 		"headings and fences":  {"# One two\n```\none two.\n```\nend\n<!-- no\ntext -->\n", []string{"5:1"}},
 	} {
