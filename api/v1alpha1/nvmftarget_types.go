@@ -453,9 +453,9 @@ type Devices struct {
 	// +optional
 	Driver DriveDriver `json:"driver,omitempty"`
 	// ClusterSize of pools that are made from now on: a power of two from 1Mi to 16Mi. SPDK only. Default 4Mi. A pool
-	// allocates in clusters, and copies one whole for the first write to it after a snapshot or clone: smaller ones
+	// allocates in clusters, and copies one whole for the first write to it after a snapshot or clone. Smaller ones
 	// cost less time and memory then, larger ones less metadata. A pool keeps the cluster size that it was made with,
-	// which status.pools[].clusterSize of the NvmfNode tells.
+	// which status.pools[].clusterSize of the NvmfNode reports.
 	// +kubebuilder:validation:XValidation:rule="[quantity(string(self))].all(q, q.isInteger() && q.asInteger() in [1048576, 2097152, 4194304, 8388608, 16777216])",message="devices.clusterSize must be 1Mi, 2Mi, 4Mi, 8Mi or 16Mi"
 	// +optional
 	ClusterSize *resource.Quantity `json:"clusterSize,omitempty"`
@@ -573,9 +573,9 @@ type UpdateStrategy struct {
 
 // RollingUpdate limits how many nodes are changed at a time.
 type RollingUpdate struct {
-	// MaxUnavailable is the maximum number of nodes that can be unavailable during the update: a number from 1 to 100,
-	// or a percentage of the target's nodes from 1% to 100%, rounded up. Nodes that are unavailable for another reason
-	// count, unless their agent has been silent, or their Node not Ready, for over an hour. Default 1.
+	// MaxUnavailable is the maximum number of nodes that can be unavailable during the update. It is a number from 1 to
+	// 100, or a percentage of the target's nodes from 1% to 100%, rounded up. Nodes that are unavailable for another
+	// reason count, unless their agent has been silent, or their Node not Ready, for over an hour. Default 1.
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? int(self) >= 1 && int(self) <= 100 : string(self).matches('^([1-9][0-9]?|100)%$')",message="maxUnavailable must be a number from 1 to 100, or a percentage from 1% to 100%, such as 25%"

@@ -230,8 +230,8 @@ type VolumeRecovery struct {
 	// AcceptLossUntil is the time until which the CSI controller may recover the record although writes that only
 	// replicas other than current have, or may have, are lost. It ends earlier, and attachments is Wait again, when the
 	// agent of a replica suspects a restore of the API, or a person has declared one since the request was made: the
-	// request may then be outdated. Requires current. Absent: nothing may be lost, and the request waits if
-	// something could be.
+	// request may then be outdated. Requires current. Absent: nothing may be lost, and the request waits if something
+	// could be.
 	// +optional
 	AcceptLossUntil *metav1.Time `json:"acceptLossUntil,omitempty"`
 	// DeclaredRestores are the restores of the API that were declared on the nodes of the volume's replicas when the

@@ -70,12 +70,12 @@ type Security struct {
 	// +kubebuilder:default=None
 	// +optional
 	DHGroup DHGroup `json:"dhGroup,omitempty"`
-	// Encryption of the connections: None. TLS is the name of NVMe/TCP with TLS 1.3, and is always rejected: over TLS,
-	// SPDK and the kernel's target since Linux 6.15 do not check which host connects, so a node that uses one volume of
-	// a target could use all of them. docs/design/encryption-on-the-wire.md has what was tried, and what to use
-	// instead. Default None.
+	// Encryption of the connections: None. TLS is the name of NVMe/TCP with TLS 1.3, and is always rejected. Over TLS,
+	// SPDK and the kernel's target since Linux 6.15 do not check which host connects. A node that uses one volume of a
+	// target could use all of them. docs/design/encryption-on-the-wire.md has what was tried, and what to use instead.
+	// Default None.
 	// +kubebuilder:default=None
-	// +kubebuilder:validation:XValidation:rule="self != 'TLS'",message="TLS is not supported, because neither SPDK nor the kernel's target since Linux 6.15 checks over TLS which host connects; remove encryption, and use volumes with encrypted: \"true\", or a network that encrypts"
+	// +kubebuilder:validation:XValidation:rule="self != 'TLS'",message="TLS is not supported: over TLS, neither SPDK nor the kernel's target checks which host connects; remove encryption, and use volumes with encrypted: \"true\", or a network that encrypts"
 	// +optional
 	Encryption WireEncryption `json:"encryption,omitempty"`
 	// KeyLifetimeHours is the age in hours at which the keys of an attached host are replaced, without an interruption

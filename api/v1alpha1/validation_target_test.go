@@ -7,7 +7,7 @@ const (
 	targetSPDK = "NvmfTarget SPDK"
 	// spdkInFile edits an SPDK target's devices into a file, up to the file's end.
 	spdkInFile = `spec: {devices: {selector: null, file: {path: /var/lib/weft/a, size: 1Gi}, `
-	tlsRefused = "TLS is not supported, because neither SPDK nor the kernel's target since Linux 6.15 checks over TLS which host connects; remove encryption, and use volumes with encrypted: \"true\", or a network that encrypts"
+	tlsRefused = "TLS is not supported: over TLS, neither SPDK nor the kernel's target checks which host connects; remove encryption, and use volumes with encrypted: \"true\", or a network that encrypts"
 )
 
 // targetRules are the rules across an NvmfTarget's fields.

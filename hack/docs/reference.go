@@ -226,5 +226,5 @@ func allowed(field *apiextensionsv1.JSONSchemaProps) string {
 			words = append(words, rule.Message)
 		}
 	}
-	return strings.Join(words, "; ")
+	return strings.Join(words, "<br>")
 }

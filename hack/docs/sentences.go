@@ -11,13 +11,7 @@ import (
 // mostWords is how many words a sentence of a document may have. Code counts as one word, a link as its text.
 const mostWords = 30
 
-// longAllowed is how many longer sentences a document has that were written before there was a bound. A test compares
-// the numbers with the documents: whoever splits a sentence lowers its number here, and no number rises.
-var longAllowed = map[string]int{
-	"docs/reference/nvmftarget.md": 5,
-}
-
-// longSentences are the findings of a document with more sentences over mostWords than it may have: all of them.
+// longSentences are the findings of a document with sentences of more than mostWords.
 func longSentences(path, text string) []string {
 	var hits []string
 	for _, s := range sentences(text) {
@@ -25,9 +19,6 @@ func longSentences(path, text string) []string {
 			hits = append(hits, fmt.Sprintf("%s:%d: %q has %d words: write sentences of at most %d",
 				path, s.line, strings.Join(words[:6], " ")+" ...", len(words), mostWords))
 		}
-	}
-	if len(hits) <= longAllowed[path] {
-		return nil
 	}
 	return hits
 }
