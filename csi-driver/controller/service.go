@@ -106,7 +106,7 @@ func New(ctx context.Context, c *Cluster) (*Service, error) {
 		{c.GetCache(), &v1alpha1.NvmfReplica{}, s.replicaChanged},
 		{c.GetCache(), &v1alpha1.NvmfMirror{}, s.mirrorChanged},
 		{c.GetCache(), &v1alpha1.NvmfSnapshot{}, s.snapshotChanged},
-		{c.GetCache(), &v1alpha1.NvmfNode{}, nil}, {c.GetCache(), &v1alpha1.NvmfTarget{}, nil}, {c.GetCache(), node, nil},
+		{c.GetCache(), &v1alpha1.NvmfNode{}, s.nodeChanged}, {c.GetCache(), &v1alpha1.NvmfTarget{}, nil}, {c.GetCache(), node, nil},
 		{c.cordoned, node, nil},
 	} {
 		informer, err := watch.in.GetInformer(ctx, watch.obj, cache.BlockUntilSynced(false))
@@ -172,6 +172,13 @@ func (s *Service) snapshotChanged(obj any, gone bool) {
 	if snap, ok := obj.(*v1alpha1.NvmfSnapshot); ok {
 		s.reservations.snapshotChanged(snap, gone)
 		s.snapshots.changed(snap.Name, gone)
+	}
+}
+
+// nodeChanged runs after the cache has taken in the change.
+func (s *Service) nodeChanged(obj any, gone bool) {
+	if node, ok := obj.(*v1alpha1.NvmfNode); ok {
+		s.reservations.nodeChanged(node, gone)
 	}
 }
 
