@@ -68,7 +68,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	v, err := r.look(ctx, req.Name)
 	r.took.Store(int64(r.Clock.Now().Sub(begun)))
 	if err == nil && len(v.gate.Granted) > 0 {
-		v, err = r.lookLive(ctx, req.Name)
+		v, err = r.lookLive(ctx, req.Name, v.gate.Granted)
 	}
 	if err != nil {
 		return ctrl.Result{}, err
