@@ -46,8 +46,10 @@ type Service struct {
 	mirrors      *objects[v1alpha1.NvmfMirror, *v1alpha1.NvmfMirror]
 	snapshots    *objects[v1alpha1.NvmfSnapshot, *v1alpha1.NvmfSnapshot]
 	reservations *reservations
-	// grace is confirmGrace, and delay settleDelay, but in tests.
-	grace, delay time.Duration
+	// grace is confirmGrace, delay settleDelay, and reportAge the constant of that name, but in tests.
+	grace, delay, reportAge time.Duration
+	// users are the Nodes that sealAllAgain has looked at last, by name.
+	users map[string]userNode
 	// refused are nodes that could not create a replica which was to be added.
 	refused refusedNodes
 	// asked are the movers that were asked to stop.
@@ -81,6 +83,7 @@ func New(ctx context.Context, c *Cluster) (*Service, error) {
 		snapshots: &objects[v1alpha1.NvmfSnapshot, *v1alpha1.NvmfSnapshot]{kind: "NvmfSnapshot", cached: c.GetClient(), live: c.GetAPIReader()},
 		grace:     confirmGrace,
 		delay:     settleDelay,
+		reportAge: reportAge,
 		unsettled: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]()),
 		describes: flowcontrol.NewTokenBucketRateLimiter(describesPerSecond, describesPerSecond),
 		untold:    newUntold(),
