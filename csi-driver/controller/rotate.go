@@ -25,8 +25,9 @@ const (
 	// rotateInterval is how often keys are looked at that are to be rotated, or are being rotated.
 	rotateInterval = 30 * time.Second
 	// mostRotations is how many replicas are rotated at once in the cluster: each takes the place of an attachment more
-	// at its target. It is a choice, not measured.
-	mostRotations = 4
+	// at its target. A rotation waits up to ten minutes for its node plugin to look, so these are more than a thousand
+	// a day: as many as the keys of 100,000 volumes need that live for 90 days.
+	mostRotations = 8
 	// rotationTime is how long a rotation counts among these: what lasts longer waits for a node that is away, or that
 	// cannot (nvme_core.multipath=N), and must not keep others from being rotated.
 	rotationTime = 15 * time.Minute
