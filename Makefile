@@ -306,7 +306,7 @@ bench-create: envtest ## Measure 200 CreateVolume calls at once with a real API 
 # Sizes as nodes/volumes, each larger than the one before it. Making 20,000 volumes takes some ten minutes on two cores.
 SCALE ?= 100/2000,300/6000,1000/20000
 .PHONY: bench-scale
-bench-scale: envtest ## Measure operator and CSI controller beside the objects of clusters of the sizes in SCALE, with a real API server; docs/concepts/scale.md has results
+bench-scale: envtest ## Measure operator and CSI controller beside the objects of clusters of the sizes in SCALE, with a real API server; docs/concepts/scale.md says what that shows
 	KUBEBUILDER_ASSETS=$$(cd test/e2e && $(LAB) assets-dir) WEFT_SCALE=$(SCALE) $(GO) test ./csi-driver/controller ./operator/cmd/weft-operator -p 1 -run '^$$' -bench 'BenchmarkScale$$' -benchtime 1x -timeout 120m -v
 
 .PHONY: bench-deletion

@@ -283,6 +283,9 @@ const (
 	TargetPodPrefix = "weft-target-"
 	// OperatorFieldManager is the operator's field manager in server-side apply.
 	OperatorFieldManager = "weft-operator"
+	// AuthenticationFieldManager applies ConditionAuthenticationUnavailable, and nothing else, of a Kubernetes Node: so
+	// the Node's metadata say when that was written last.
+	AuthenticationFieldManager = "weft-csi-node-authentication"
 	// AllowFormatAnnotation on an NvmfVolume, with its UUID as the value, lets an administrator
 	// say that a volume which is not blank and in which no filesystem was
 	// found may be formatted: its data is given up. It holds for the next attachment, and is gone when that ends.

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
@@ -62,7 +63,9 @@ func NewCluster(config *rest.Config) (*Cluster, error) {
 		o.Scheme = scheme
 		o.Cache.DefaultTransform = cache.TransformStripManagedFields()
 		o.Cache.ByObject = map[client.Object]cache.ByObject{
-			&v1alpha1.NvmfNode{}: {Transform: stripInventory},
+			&v1alpha1.NvmfNode{}:          {Transform: stripInventory},
+			&storagev1.VolumeAttachment{}: {Transform: stripRequest},
+			&corev1.Node{}:                {Transform: stripNode},
 		}
 	})
 	if err != nil {
@@ -86,6 +89,29 @@ func stripInventory(obj any) (any, error) {
 	if n, ok := obj.(*v1alpha1.NvmfNode); ok {
 		n.Status.Inventory = nil
 		n.ManagedFields = nil
+	}
+	return obj, nil
+}
+
+// stripNode keeps of a Node's metadata what placement looks at, and keyReported.
+func stripNode(obj any) (any, error) {
+	if m, ok := obj.(*metav1.PartialObjectMetadata); ok {
+		var managed []metav1.ManagedFieldsEntry
+		for _, f := range m.ManagedFields {
+			if f.Manager == v1alpha1.AuthenticationFieldManager {
+				managed = append(managed, metav1.ManagedFieldsEntry{Manager: f.Manager, Time: f.Time})
+			}
+		}
+		m.ObjectMeta = metav1.ObjectMeta{Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion, Labels: m.Labels, ManagedFields: managed}
+	}
+	return obj, nil
+}
+
+// stripRequest keeps of a VolumeAttachment's metadata what takeBackAll looks at: there is one for each attached volume,
+// of every driver.
+func stripRequest(obj any) (any, error) {
+	if m, ok := obj.(*metav1.PartialObjectMetadata); ok {
+		m.ObjectMeta = metav1.ObjectMeta{Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion}
 	}
 	return obj, nil
 }

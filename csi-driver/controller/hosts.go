@@ -88,6 +88,9 @@ func (s *Service) request(ctx context.Context, volume, node string) (*storagev1.
 	return &request, nil
 }
 
+// requestGVK is Kubernetes' VolumeAttachment, of which only the metadata is watched.
+var requestGVK = storagev1.SchemeGroupVersion.WithKind("VolumeAttachment")
+
 // requestName is how Kubernetes names the VolumeAttachment (getAttachmentName in its pkg/volume/csi).
 func requestName(volume, node string) string {
 	return fmt.Sprintf("csi-%x", sha256.Sum256([]byte(volume+v1alpha1.DriverName+node)))

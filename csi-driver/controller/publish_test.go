@@ -209,9 +209,7 @@ func TestPublishThatComesLate(t *testing.T) {
 			t.Errorf("an attachment that is asked for was taken back: %v", hosts)
 		}
 		end(request)
-		if hosts := take(); len(hosts) != 0 {
-			t.Errorf("hosts: %v", hosts)
-		}
+		NewWithT(t).Eventually(take).WithTimeout(enough).Should(BeEmpty())
 		// One that nobody asked Kubernetes for is not Kubernetes' to end.
 		NewWithT(t).Eventually(func() string { return usersOf(t, id) }).WithTimeout(enough).Should(BeEmpty())
 		publish(t, s, id, node)

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -20,7 +21,7 @@ import (
 // reservations are replicas that were placed, or that grew, and that the cache does not show so yet. Without them,
 // calls that come together would all see the same free space and choose the same node.
 //
-// What the cache shows is entered into the ledger with each event, so that a call does not have to look at all
+// What the cache shows is entered into the index with each event, so that a call does not have to look at all nodes and
 // replicas. An event that shows what was kept takes that back in the same step.
 type reservations struct {
 	cached client.Reader
@@ -35,8 +36,9 @@ type reservations struct {
 	// making are the snapshots, by name, whose node has not reported yet what they hold: until then, they are taken to
 	// hold what their replica has written.
 	making map[string]*v1alpha1.NvmfSnapshot
-	// ledger has for each replica what is kept for it, else what the cache shows, and the snapshots.
-	ledger placement.Ledger
+	// index has the nodes as the cache shows them, or showed them an event ago, and for each replica what is kept for
+	// it, else what the cache shows, and the snapshots.
+	index placement.Index
 }
 
 type shownReplica struct {
@@ -60,7 +62,7 @@ const reservationTime = 2 * time.Minute
 func (r *reservations) place(ctx context.Context, req placement.Request, members []v1alpha1.VolumeMember) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	nodes, err := r.gather(ctx)
+	err := r.ready()
 	if err != nil {
 		return err
 	}
@@ -74,7 +76,7 @@ func (r *reservations) place(ctx context.Context, req placement.Request, members
 	}
 	for i := range members {
 		m := &members[i]
-		if m.Node, err = placement.Choose(req, nodes, &r.ledger); err != nil {
+		if m.Node, err = r.choose(ctx, req); err != nil {
 			for _, m := range members {
 				r.drop(m.Name)
 			}
@@ -89,6 +91,84 @@ func (r *reservations) place(ctx context.Context, req placement.Request, members
 	return nil
 }
 
+// choose a node, as the cache shows them. An event that tells of a change there may not have been handled yet, so the
+// node is looked at once more; if there is none, all are. The caller holds the lock.
+func (r *reservations) choose(ctx context.Context, req placement.Request) (string, error) {
+	for {
+		name, err := r.index.Choose(req)
+		if err != nil {
+			changed, listErr := r.catchUp(ctx)
+			if listErr != nil {
+				return "", listErr
+			}
+			if changed {
+				continue
+			}
+			return "", err
+		}
+		node, err := r.node(ctx, name)
+		switch {
+		case err != nil:
+			return "", err
+		case node == nil:
+			r.index.RemoveNode(name)
+		case !r.index.Shows(node):
+			r.index.SetNode(node)
+		default:
+			return name, nil
+		}
+	}
+}
+
+// node of this name, which is the cache's own: not to be changed. Nil when the cache shows none.
+func (r *reservations) node(ctx context.Context, name string) (*v1alpha1.NvmfNode, error) {
+	node := &v1alpha1.NvmfNode{}
+	err := r.cached.Get(ctx, keyOf(name), node, client.UnsafeDisableDeepCopy)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read NvmfNode %s: %w", name, err)
+	}
+	return node, nil
+}
+
+// catchUp with what the cache shows of the nodes, and tell whether that is something else. The caller holds the lock:
+// so nothing that an event has told is replaced by what is older.
+func (r *reservations) catchUp(ctx context.Context) (changed bool, err error) {
+	var nodes v1alpha1.NvmfNodeList
+	if err := r.cached.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return false, fmt.Errorf("list NvmfNodes: %w", err)
+	}
+	exists := make(map[string]bool, len(nodes.Items))
+	for i := range nodes.Items {
+		n := &nodes.Items[i]
+		exists[n.Name] = true
+		if !r.index.Shows(n) {
+			changed = true
+			r.index.SetNode(new(*n)) // not one of an array, which it would keep in memory
+		}
+	}
+	for _, name := range r.index.Names() {
+		if !exists[name] {
+			changed = true
+			r.index.RemoveNode(name)
+		}
+	}
+	return changed, nil
+}
+
+// nodeChanged enters what the cache shows of a node; gone says that it shows it no more.
+func (r *reservations) nodeChanged(node *v1alpha1.NvmfNode, gone bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if gone {
+		r.index.RemoveNode(node.Name)
+	} else {
+		r.index.SetNode(node)
+	}
+}
+
 // keep space. The caller holds the lock.
 func (r *reservations) keep(p placement.Promise, uuid string) {
 	r.enter(reservation{Promise: p, uuid: uuid, until: r.clock.Now().Add(reservationTime)})
@@ -100,16 +180,16 @@ func (r *reservations) enter(made reservation) {
 		r.made = map[string]reservation{}
 	}
 	r.made[made.Volume] = made
-	r.ledger.Set(made.Promise)
+	r.index.Promise(made.Promise)
 }
 
 // drop what is kept for a replica; what the cache shows of it counts again. The caller holds the lock.
 func (r *reservations) drop(replica string) {
 	delete(r.made, replica)
 	if is, ok := r.shown[replica]; ok {
-		r.ledger.Set(is.Promise)
+		r.index.Promise(is.Promise)
 	} else {
-		r.ledger.Remove(replica)
+		r.index.Withdraw(replica)
 	}
 }
 
@@ -119,15 +199,14 @@ func (r *reservations) drop(replica string) {
 func (r *reservations) grow(ctx context.Context, vol *replicatedVolume, size int64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	nodes, err := r.gather(ctx)
-	if err != nil {
+	if err := r.ready(); err != nil {
 		return err
 	}
 	for i, rep := range vol.replicas {
 		if rep == nil {
 			return failf(waiting, "volume %s stays at %s: NvmfReplica %s does not exist", vol.Name, &vol.Spec.Size, vol.Spec.Members[i].Name)
 		}
-		if err := r.hasRoom(nodes, rep, size); err != nil {
+		if err := r.hasRoom(ctx, rep, size); err != nil {
 			return err
 		}
 	}
@@ -138,14 +217,17 @@ func (r *reservations) grow(ctx context.Context, vol *replicatedVolume, size int
 }
 
 // hasRoom tells whether a replica's pool has room for this size of it. The caller holds the lock.
-func (r *reservations) hasRoom(nodes []v1alpha1.NvmfNode, rep *v1alpha1.NvmfReplica, size int64) error {
-	i := slices.IndexFunc(nodes, func(n v1alpha1.NvmfNode) bool { return n.Name == rep.Spec.Node })
-	if i < 0 {
+func (r *reservations) hasRoom(ctx context.Context, rep *v1alpha1.NvmfReplica, size int64) error {
+	node, err := r.node(ctx, rep.Spec.Node)
+	if err != nil {
+		return err
+	}
+	if node == nil {
 		return roomUnknown(rep, size, "has no NvmfNode")
 	}
-	room, known := placement.Room(&nodes[i], rep.Status.Device, rep.Name, &r.ledger)
+	room, known := r.index.Room(node, rep.Status.Device, rep.Name)
 	if !known {
-		return roomUnknown(rep, size, lastWordOfPool(nodes[i].Status.Pools, rep.Status.Device))
+		return roomUnknown(rep, size, lastWordOfPool(node.Status.Pools, rep.Status.Device))
 	}
 	if room = room / sizeStep * sizeStep; room < size {
 		return failf(outOfRange, "size: cannot expand volume %s from %s to %s: its drive, %s on node %s, has space for at most %s",
@@ -213,7 +295,7 @@ func (r *reservations) replicaChanged(rep *v1alpha1.NvmfReplica, gone bool) {
 	r.releaseHeld(rep.Name, rep.Spec.UUID, rep.Spec.Size.Value())
 	for _, snap := range r.making {
 		if snap.Spec.Replica == rep.Name {
-			r.ledger.Set(r.snapshotPromise(snap))
+			r.index.Promise(r.snapshotPromise(snap))
 		}
 	}
 }
@@ -227,13 +309,13 @@ func (r *reservations) snapshotChanged(snap *v1alpha1.NvmfSnapshot, gone bool) {
 	}
 	delete(r.making, snap.Name)
 	if gone {
-		r.ledger.Remove(placement.SnapshotPrefix + snap.Name)
+		r.index.Withdraw(placement.SnapshotPrefix + snap.Name)
 		return
 	}
 	if snap.Status.Device == "" || snap.Status.Allocated == nil {
 		r.making[snap.Name] = snap
 	}
-	r.ledger.Set(r.snapshotPromise(snap))
+	r.index.Promise(r.snapshotPromise(snap))
 }
 
 // releaseAll that is kept for these replicas.
@@ -247,23 +329,20 @@ func (r *reservations) releaseAll(members []v1alpha1.VolumeMember, size int64) {
 func (r *reservations) candidates(ctx context.Context, req placement.Request) ([]placement.Candidate, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	nodes, err := r.gather(ctx)
-	if err != nil {
+	if err := r.ready(); err != nil {
 		return nil, err
 	}
-	candidates, _ := placement.Candidates(req, nodes, &r.ledger)
+	if _, err := r.catchUp(ctx); err != nil {
+		return nil, err
+	}
+	candidates, _ := r.index.Candidates(req)
 	return candidates, nil
 }
 
-// gather the nodes, which are the cache's own: not to be changed. The ledger is complete then, and without what is kept
-// no longer. The caller holds the lock.
-func (r *reservations) gather(ctx context.Context) ([]v1alpha1.NvmfNode, error) {
-	var nodes v1alpha1.NvmfNodeList
-	if err := r.cached.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list NvmfNodes: %w", err)
-	}
+// ready says that what is promised is complete, and forgets what is kept no longer. The caller holds the lock.
+func (r *reservations) ready() error {
 	if !r.synced() {
-		return nil, failf(waiting, "it is not known yet what all volumes take; try again")
+		return failf(waiting, "it is not known yet what all volumes take; try again")
 	}
 	now := r.clock.Now()
 	for name, made := range r.made {
@@ -271,7 +350,7 @@ func (r *reservations) gather(ctx context.Context) ([]v1alpha1.NvmfNode, error) 
 			r.drop(name)
 		}
 	}
-	return nodes.Items, nil
+	return nil
 }
 
 // snapshotPromise is what a snapshot holds; one that is still being made, what its replica has written so far. The

@@ -7,8 +7,10 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/controller/internal/placement"
 )
 
 // A snapshot whose size its node has not reported is taken to hold what its replica can have written when its agent
@@ -35,5 +37,43 @@ func TestPromiseToASnapshotInTheMaking(t *testing.T) {
 				t.Errorf("%d bytes are promised to one whose size is known", is)
 			}
 		})
+	}
+}
+
+// An event about a node may be handled late, or never come: what the cache shows of the node counts.
+func TestVolumesArePlacedByWhatTheCacheShows(t *testing.T) {
+	st := newStorage(t, 2, 10*gi)
+	setNodeStatus(t, st.nodes[1], func(s *v1alpha1.NvmfNodeStatus) { s.Pools[0].Total = resource.NewQuantity(100*gi, resource.BinarySI) })
+	s, _ := newService(t)
+	seen(t, s, st)
+	small, large := st.nodes[0], st.nodes[1]
+	on := func(name string) string {
+		t.Helper()
+		return volume(t, newVolume(t, s, st, name)).Spec.Members[0].Node
+	}
+	if node := on("first"); node != large {
+		t.Errorf("the first is on %s", node)
+	}
+	before := nvmfNode(t, large)
+	cordoned := before.DeepCopy()
+	cordoned.Spec.Unschedulable = true
+	if err := api.Patch(t.Context(), cordoned, client.MergeFrom(before)); err != nil {
+		t.Fatal(err)
+	}
+	seen(t, s, st)
+	s.reservations.nodeChanged(before, false)
+	if node := on("while one is cordoned"); node != small {
+		t.Errorf("one is on %s, which is cordoned", node)
+	}
+	for _, name := range st.nodes {
+		s.reservations.nodeChanged(nvmfNode(t, name), true)
+	}
+	if node := on("where nothing was known"); node != small {
+		t.Errorf("one is on %s", node)
+	}
+	s.reservations.nodeChanged(nvmfNode(t, small), true)
+	candidates, err := s.reservations.candidates(t.Context(), placement.Request{Target: st.target})
+	if err != nil || len(candidates) != 1 || candidates[0].Node != small {
+		t.Errorf("candidates: %v, %v", candidates, err)
 	}
 }

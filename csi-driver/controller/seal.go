@@ -7,16 +7,27 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/internal/dhchap"
+)
+
+const (
+	// readUsersInterval is how often, at least, a Node that uses volumes is read for its public key, though its
+	// metadata say that its node plugin has reported nothing else; somebody else could have written the condition.
+	readUsersInterval = time.Hour
+	// reportAge is how old a report has to be, by this machine's clock, to be taken for the last one of its second: the
+	// API server notes seconds.
+	reportAge = time.Minute
 )
 
 // This service makes the keys by which hosts and targets prove themselves: a pair for each attachment and replica, when
@@ -215,15 +226,16 @@ func (s *Service) sealAgain(ctx context.Context, rep *v1alpha1.NvmfReplica) erro
 	return s.patch(ctx, rep, next)
 }
 
-// sealAllAgain looks at the keys of all replicas. It reads each Node that uses volumes once, and NvmfNodes from the
-// cache, which only says whether to look closer: new keys are sealed to what the API server has. A cache that is behind
-// delays them until the next time, or until the agent says that it cannot read its keys.
+// sealAllAgain looks at the keys of all replicas. It reads the Nodes that use volumes when their node plugins have
+// reported something, and NvmfNodes from the cache. Both only say whether to look closer: new keys are sealed to what
+// the API server has. A cache that is behind delays them until the next time, or until the agent says that it cannot
+// read its keys. It is not safe for concurrent use.
 func (s *Service) sealAllAgain(ctx context.Context) error {
 	var reps v1alpha1.NvmfReplicaList
 	if err := s.client.List(ctx, &reps, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list NvmfReplicas: %w", err)
 	}
-	users := map[string]*corev1.Node{}
+	users := map[string]userNode{}
 	var errs []error
 	for i := range reps.Items {
 		rep := &reps.Items[i]
@@ -238,12 +250,13 @@ func (s *Service) sealAllAgain(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("NvmfReplica %s: %w", rep.Name, err))
 		}
 	}
+	s.users = users
 	return errors.Join(errs...)
 }
 
 // sealedToOthers tells whether keys of a replica's hosts seem to be sealed to others than the two nodes. It adds the
-// Nodes that it reads to those that were read, with their UIDs and conditions alone.
-func (s *Service) sealedToOthers(ctx context.Context, rep *v1alpha1.NvmfReplica, read map[string]*corev1.Node) (bool, error) {
+// Nodes of the hosts to those that were looked at.
+func (s *Service) sealedToOthers(ctx context.Context, rep *v1alpha1.NvmfReplica, users map[string]userNode) (bool, error) {
 	var serves v1alpha1.NvmfNode
 	if err := s.client.Get(ctx, keyOf(rep.Spec.Node), &serves, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
 		return false, fmt.Errorf("read NvmfNode %s: %w", rep.Spec.Node, err)
@@ -252,16 +265,64 @@ func (s *Service) sealedToOthers(ctx context.Context, rep *v1alpha1.NvmfReplica,
 		if h.SealedKeys == "" {
 			continue
 		}
-		if read[h.Node] == nil {
-			var uses corev1.Node
-			if err := s.live.Get(ctx, keyOf(h.Node), &uses); client.IgnoreNotFound(err) != nil {
-				return false, fmt.Errorf("read Node %s: %w", h.Node, err)
+		user, looked := users[h.Node]
+		if !looked {
+			var err error
+			if user, err = s.user(ctx, h.Node); err != nil {
+				return false, err
 			}
-			read[h.Node] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{UID: uses.UID}, Status: corev1.NodeStatus{Conditions: uses.Status.Conditions}}
+			users[h.Node] = user
 		}
-		if endsBetween(rep.Spec.Node, &serves, h, read[h.Node]).sealedToOthers(h) {
+		if endsBetween(rep.Spec.Node, &serves, h, user.node).sealedToOthers(h) {
 			return true, nil
 		}
 	}
 	return false, nil
+}
+
+// userNode is a Node that uses volumes, as it was read once: its UID and conditions alone.
+type userNode struct {
+	node *corev1.Node
+	// reported is when its node plugin had written its public key, or that it has none; zero if that is not known.
+	reported metav1.Time
+	// until is when it is read again in any case; zero if it is not certain that it was read after all that was
+	// reported at that time.
+	until time.Time
+}
+
+// user is the Node of this name. It is read if it has reported something since it was read last, by what the cache has
+// of its metadata: whole Nodes are large, and their kubelets write them every few minutes.
+func (s *Service) user(ctx context.Context, name string) (userNode, error) {
+	is := &metav1.PartialObjectMetadata{}
+	is.SetGroupVersionKind(nodeGVK)
+	if err := s.client.Get(ctx, keyOf(name), is, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
+		return userNode{}, fmt.Errorf("read the metadata of Node %s: %w", name, err)
+	}
+	now := time.Now()
+	if had, ok := s.users[name]; ok && had.node.UID == is.UID && had.reported.Equal(new(keyReported(is))) && now.Before(had.until) {
+		return had, nil
+	}
+	var node corev1.Node
+	if err := s.live.Get(ctx, keyOf(name), &node); client.IgnoreNotFound(err) != nil {
+		return userNode{}, fmt.Errorf("read Node %s: %w", name, err)
+	}
+	user := userNode{
+		node:     &corev1.Node{ObjectMeta: metav1.ObjectMeta{UID: node.UID}, Status: corev1.NodeStatus{Conditions: node.Status.Conditions}},
+		reported: keyReported(&node),
+	}
+	if !user.reported.IsZero() && now.Sub(user.reported.Time) > s.reportAge {
+		user.until = now.Add(wait.Jitter(readUsersInterval, 0.5))
+	}
+	return user, nil
+}
+
+// keyReported is when a node plugin wrote the condition with its public key last: it has a field manager for it, and
+// the API server notes when that has changed something. Zero if it does not say.
+func keyReported(node client.Object) metav1.Time {
+	for _, m := range node.GetManagedFields() {
+		if m.Manager == v1alpha1.AuthenticationFieldManager && m.Time != nil {
+			return *m.Time
+		}
+	}
+	return metav1.Time{}
 }

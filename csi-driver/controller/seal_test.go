@@ -3,14 +3,18 @@
 package controller
 
 import (
+	"context"
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -54,15 +58,12 @@ func plugin(t *testing.T, node string) *dhchap.Identity {
 	return identity
 }
 
+// reportAuthentication as the node plugin does.
 func reportAuthentication(t *testing.T, name string, s corev1.ConditionStatus, message string) {
 	t.Helper()
-	var node corev1.Node
-	if err := api.Get(t.Context(), types.NamespacedName{Name: name}, &node); err != nil {
-		t.Fatal(err)
-	}
-	was := node.DeepCopy()
-	node.Status.Conditions = []corev1.NodeCondition{{Type: v1alpha1.ConditionAuthenticationUnavailable, Status: s, Reason: "x", Message: message}}
-	if err := api.Status().Patch(t.Context(), &node, client.StrategicMergeFrom(was)); err != nil {
+	node := corev1ac.Node(name).WithStatus(corev1ac.NodeStatus().WithConditions(
+		corev1ac.NodeCondition().WithType(v1alpha1.ConditionAuthenticationUnavailable).WithStatus(s).WithReason("x").WithMessage(message)))
+	if err := api.Status().Apply(t.Context(), node, client.FieldOwner(v1alpha1.AuthenticationFieldManager), client.ForceOwnership); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -202,29 +203,64 @@ func TestKeysAreSealedAgain(t *testing.T) {
 	g.Expect(onlyHost(t, without)).To(Equal(none))
 }
 
-// While nothing has changed, looking at all keys asks for each Node once, however many volumes it uses, and for no
-// NvmfNode.
+// nodesRead counts how often each Node is read from the API server.
+type nodesRead struct {
+	client.Reader
+	of map[string]int
+}
+
+func (n *nodesRead) Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+	if _, is := obj.(*corev1.Node); is {
+		n.of[key.Name]++
+	}
+	return n.Reader.Get(ctx, key, obj, opts...)
+}
+
+// Looking at all keys asks for each Node once, however many volumes it uses, and not again before its node plugin has
+// reported something else, whatever its kubelet writes; and it asks for no NvmfNode.
 func TestLookingAtAllKeysReadsEachNodeOnce(t *testing.T) {
 	g := NewWithT(t)
 	st := newSecure(t, v1alpha1.AuthenticationPreferred)
 	var asked apiserver.Requests
 	s, _ := newServiceOn(t, asked.Of(restConfig))
 	seen(t, s, st)
+	s.reportAge = 0 // nothing is reported twice in a second here
 	nodeID := newHost(t, "host")
 	plugin(t, nodeID)
-	looks := func() map[string]int {
+	for _, name := range []string{"a", "b", "c"} {
+		publish(t, s, newVolume(t, s, st, name), nodeID)
+	}
+	read := &nodesRead{Reader: s.live}
+	s.live = read
+	looks := func() int {
+		read.of = map[string]int{}
 		asked.Reset()
 		g.Expect(s.sealAllAgain(t.Context())).To(Succeed())
 		counts, _ := asked.Reset()
-		return counts
+		g.Expect(counts).NotTo(HaveKey("get nvmfnodes"))
+		return read.of[nodeID]
 	}
-	publish(t, s, newVolume(t, s, st, "a"), nodeID)
-	one := looks()
-	g.Expect(one["get nodes"]).To(BeNumerically(">", 0))
-	for _, name := range []string{"b", "c"} {
-		publish(t, s, newVolume(t, s, st, name), nodeID)
-	}
-	g.Expect(looks()).To(Equal(one))
+	g.Expect(looks()).To(Equal(1))
+	g.Eventually(looks).WithTimeout(enough).Should(BeZero(), "once the cache shows what was read")
+
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeID}}
+	g.Expect(api.Status().Patch(t.Context(), node, client.RawPatch(types.MergePatchType, []byte(`{"status":{"nodeInfo":{"kernelVersion":"6.12.1"}}}`)))).To(Succeed())
+	g.Eventually(func() string {
+		is := &metav1.PartialObjectMetadata{}
+		is.SetGroupVersionKind(nodeGVK)
+		g.Expect(s.client.Get(t.Context(), keyOf(nodeID), is)).To(Succeed())
+		return is.ResourceVersion
+	}).WithTimeout(enough).Should(Equal(node.ResourceVersion))
+	g.Expect(looks()).To(BeZero(), "its kubelet wrote something")
+
+	earlier := s.users[nodeID]
+	earlier.reported = metav1.NewTime(earlier.reported.Add(-time.Second))
+	s.users[nodeID] = earlier
+	g.Expect(looks()).To(Equal(1), "something was reported since it was read")
+	late := s.users[nodeID]
+	late.until = time.Now()
+	s.users[nodeID] = late
+	g.Expect(looks()).To(Equal(1), "it was read long ago")
 }
 
 // An agent that cannot read the keys says so, and gets new ones at once.

@@ -46,8 +46,10 @@ type Service struct {
 	mirrors      *objects[v1alpha1.NvmfMirror, *v1alpha1.NvmfMirror]
 	snapshots    *objects[v1alpha1.NvmfSnapshot, *v1alpha1.NvmfSnapshot]
 	reservations *reservations
-	// grace is confirmGrace, and delay settleDelay, but in tests.
-	grace, delay time.Duration
+	// grace is confirmGrace, delay settleDelay, and reportAge the constant of that name, but in tests.
+	grace, delay, reportAge time.Duration
+	// users are the Nodes that sealAllAgain has looked at last, by name.
+	users map[string]userNode
 	// refused are nodes that could not create a replica which was to be added.
 	refused refusedNodes
 	// asked are the movers that were asked to stop.
@@ -81,6 +83,7 @@ func New(ctx context.Context, c *Cluster) (*Service, error) {
 		snapshots: &objects[v1alpha1.NvmfSnapshot, *v1alpha1.NvmfSnapshot]{kind: "NvmfSnapshot", cached: c.GetClient(), live: c.GetAPIReader()},
 		grace:     confirmGrace,
 		delay:     settleDelay,
+		reportAge: reportAge,
 		unsettled: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]()),
 		describes: flowcontrol.NewTokenBucketRateLimiter(describesPerSecond, describesPerSecond),
 		untold:    newUntold(),
@@ -106,7 +109,7 @@ func New(ctx context.Context, c *Cluster) (*Service, error) {
 		{c.GetCache(), &v1alpha1.NvmfReplica{}, s.replicaChanged},
 		{c.GetCache(), &v1alpha1.NvmfMirror{}, s.mirrorChanged},
 		{c.GetCache(), &v1alpha1.NvmfSnapshot{}, s.snapshotChanged},
-		{c.GetCache(), &v1alpha1.NvmfNode{}, nil}, {c.GetCache(), &v1alpha1.NvmfTarget{}, nil}, {c.GetCache(), node, nil},
+		{c.GetCache(), &v1alpha1.NvmfNode{}, s.nodeChanged}, {c.GetCache(), &v1alpha1.NvmfTarget{}, nil}, {c.GetCache(), node, nil},
 		{c.cordoned, node, nil},
 	} {
 		informer, err := watch.in.GetInformer(ctx, watch.obj, cache.BlockUntilSynced(false))
@@ -172,6 +175,13 @@ func (s *Service) snapshotChanged(obj any, gone bool) {
 	if snap, ok := obj.(*v1alpha1.NvmfSnapshot); ok {
 		s.reservations.snapshotChanged(snap, gone)
 		s.snapshots.changed(snap.Name, gone)
+	}
+}
+
+// nodeChanged runs after the cache has taken in the change.
+func (s *Service) nodeChanged(obj any, gone bool) {
+	if node, ok := obj.(*v1alpha1.NvmfNode); ok {
+		s.reservations.nodeChanged(node, gone)
 	}
 }
 

@@ -4,11 +4,11 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 
-	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -20,10 +20,9 @@ import (
 )
 
 const (
-	// takeBackInterval is how often attachments that nobody asks for any more are looked for.
+	// takeBackInterval is how often attachments that nobody asks for any more are looked for, in the cache.
 	takeBackInterval = time.Minute
-	// sealInterval is how often hosts' keys are compared with the public keys that nodes have now. Each Node that uses
-	// volumes is read once for that.
+	// sealInterval is how often hosts' keys are compared with the public keys that nodes have now.
 	sealInterval = 5 * time.Minute
 	// settleDelay leaves a change of a volume to the call that made it, which as a rule goes on with it at once.
 	settleDelay = 5 * time.Second
@@ -43,6 +42,12 @@ const (
 // Settle goes on, until the context ends, with what calls have left half done or what people have changed: replicas
 // that do not follow their volume, members that are to be added or removed, volumes that are being deleted, attachments
 // whose VolumeAttachment is gone.
+//
+// Each of the service's processes settles, and none has to be elected first: so work goes on when one of them hangs.
+// What they do twice is to look at their caches, which costs the API server nothing while nothing is left to do. What
+// is to be written, both may find; each writes an object only as it read it, so one of them is refused, looks again,
+// and finds it done. Limits of how much is done at once, as mostRotations, may be exceeded by as much again when both
+// begin at the same moment.
 func (s *Service) Settle(ctx context.Context) {
 	go func() {
 		<-ctx.Done()
@@ -162,35 +167,46 @@ func (s *Service) takeBackLoop(ctx context.Context) {
 	}, takeBackInterval)
 }
 
+// takeBackAll attachments whose VolumeAttachments are gone. Which may be, the cache says, which has no more of them
+// than their metadata; it may be behind, so each of those is asked for at the API server before anything is done.
 func (s *Service) takeBackAll(ctx context.Context) error {
-	var volumes v1alpha1.NvmfVolumeList
-	if err := s.client.List(ctx, &volumes, client.UnsafeDisableDeepCopy); err != nil {
-		return fmt.Errorf("list NvmfVolumes: %w", err)
-	}
-	asked := func(h v1alpha1.VolumeHost) bool { return h.VolumeAttachment != "" }
-	volumes.Items = slices.DeleteFunc(volumes.Items, func(v v1alpha1.NvmfVolume) bool { return !slices.ContainsFunc(v.Spec.Attachments, asked) })
-	if len(volumes.Items) == 0 {
-		return nil
-	}
-	// A cache that is behind could lack the VolumeAttachment of an attachment that was made a moment ago, and end it.
-	var requests metav1.PartialObjectMetadataList
-	requests.SetGroupVersionKind(storagev1.SchemeGroupVersion.WithKind("VolumeAttachmentList"))
-	if err := s.live.List(ctx, &requests); err != nil {
-		return fmt.Errorf("list VolumeAttachments: %w", err)
-	}
-	exists := map[string]bool{}
-	for i := range requests.Items {
-		exists[string(requests.Items[i].UID)] = true
-	}
-	for i := range volumes.Items {
-		over := func(h v1alpha1.VolumeHost) bool { return asked(h) && !exists[h.VolumeAttachment] }
-		if vol := &volumes.Items[i]; slices.ContainsFunc(vol.Spec.Attachments, over) {
-			if _, err := s.endAttachments(ctx, vol.DeepCopy(), over); err != nil {
-				return fmt.Errorf("volume %s: %w", vol.Name, err)
-			}
+	var errs []error
+	for _, name := range s.volumes.names.after("") {
+		vol, err := s.volumes.peek(ctx, name)
+		if err != nil {
+			return err
+		}
+		if vol == nil {
+			continue
+		}
+		over, err := s.seemsOver(ctx, vol)
+		if err == nil && over {
+			_, err = s.takeBack(ctx, vol.DeepCopy())
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("volume %s: %w", name, err))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
+}
+
+// seemsOver tells whether the cache lacks the VolumeAttachment of one of a volume's attachments.
+func (s *Service) seemsOver(ctx context.Context, vol *v1alpha1.NvmfVolume) (bool, error) {
+	for _, h := range vol.Spec.Attachments {
+		if h.VolumeAttachment == "" {
+			continue
+		}
+		request := &metav1.PartialObjectMetadata{}
+		request.SetGroupVersionKind(requestGVK)
+		err := s.client.Get(ctx, keyOf(requestName(vol.Name, h.Node)), request, client.UnsafeDisableDeepCopy)
+		if client.IgnoreNotFound(err) != nil {
+			return false, fmt.Errorf("read a VolumeAttachment: %w", err)
+		}
+		if err != nil || string(request.UID) != h.VolumeAttachment {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // takeBack those of a volume's attachments whose VolumeAttachments are gone; it tells whether there were any, or the

@@ -46,8 +46,6 @@ const (
 	// AuthenticationInterval is between looks at whether hosts of this node can prove themselves: a kernel stays as it
 	// is until the next boot, and so does the key of this process.
 	AuthenticationInterval = 10 * time.Minute
-	// AuthenticationFieldManager is the field manager of the condition.
-	AuthenticationFieldManager = "weft-csi-node-authentication"
 	// noIdentity is what to do about a private key that cannot be used.
 	noIdentity = "this node has no private key: "
 )

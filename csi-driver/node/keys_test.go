@@ -122,7 +122,7 @@ func TestConditionHasThePublicKey(t *testing.T) {
 	c, clock := newNode(t)
 	kernel := &kernelThat{}
 	r := &node.AuthenticationReporter{Initiator: kernel, Identity: identity, Clock: clock, Writer: &node.ConditionWriter{
-		Client: c, Node: "node1", UID: "1", Clock: clock, Type: v1alpha1.ConditionAuthenticationUnavailable, FieldManager: node.AuthenticationFieldManager,
+		Client: c, Node: "node1", UID: "1", Clock: clock, Type: v1alpha1.ConditionAuthenticationUnavailable, FieldManager: v1alpha1.AuthenticationFieldManager,
 	}}
 	looks := func(want string) {
 		t.Helper()

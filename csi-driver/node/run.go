@@ -202,7 +202,7 @@ func conditions(
 		w.Type, w.FieldManager = kind, manager
 		return &w
 	}
-	authentication.Clock, authentication.Writer = now, write(v1alpha1.ConditionAuthenticationUnavailable, AuthenticationFieldManager)
+	authentication.Clock, authentication.Writer = now, write(v1alpha1.ConditionAuthenticationUnavailable, v1alpha1.AuthenticationFieldManager)
 	identities := write(v1alpha1.ConditionIdentitiesRetired, IdentitiesFieldManager)
 	identities.Quiet = true
 	return []interface{ Run(context.Context) error }{

@@ -49,8 +49,11 @@ func command() *cobra.Command {
 			logger := zap.New(zap.UseFlagOptions(&logging))
 			ctrl.SetLogger(logger)
 			klog.SetLogger(logger) // leader election logs through klog
-			// A label on many nodes is one claim each; the API server's own priority and fairness guards it.
-			cfg.QPS, cfg.Burst = 100, 200
+			// No fixed rate: a label on 5,000 nodes is a write for each, and what else the operator has to say would
+			// wait behind them for most of a minute at 100 a second. Few requests are under way at once, since each
+			// controller makes one after the other, and the API server has a priority level for them (apiPriority in
+			// the chart's values).
+			cfg.QPS = -1
 			mgr, err := newManager(cmd.Context(), cfg, options)
 			if err != nil {
 				return err

@@ -151,6 +151,45 @@ func Some(ctx context.Context, from client.Reader, choose func(*corev1.Node, *v1
 	return nodes, nil
 }
 
+// Fresh reads all Nodes and NvmfNodes from the API server, and also the replicas and snapshots on some nodes; those on
+// the others come from a cache, which has an index on the field spec.node. A node that has neither a Node nor an
+// NvmfNode is looked for if it is among the names, which are those that the cache knows.
+func Fresh(ctx context.Context, live, cached client.Reader, names []string, some func(name string) bool) ([]Node, error) {
+	var (
+		kubeNodes corev1.NodeList
+		nvmfNodes v1alpha1.NvmfNodeList
+	)
+	for _, list := range []client.ObjectList{&kubeNodes, &nvmfNodes} {
+		if err := live.List(ctx, list); err != nil {
+			return nil, fmt.Errorf("list %T: %w", list, err)
+		}
+	}
+	all := finds{}
+	all.addNodes(kubeNodes.Items, nvmfNodes.Items)
+	for _, name := range names {
+		all.of(name)
+	}
+	nodes := make([]Node, 0, len(all))
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		is, from := all[name], cached
+		if some(name) {
+			from = live
+		}
+		if err := is.readData(ctx, from, name); err != nil {
+			return nil, err
+		}
+		if !is.empty() {
+			nodes = append(nodes, is.node(name))
+		}
+	}
+	return nodes, nil
+}
+
+// empty: nothing names the node.
+func (f *found) empty() bool {
+	return f.kube == nil && f.nvmf == nil && len(f.replicas)+len(f.snapshots) == 0
+}
+
 // One reads what there is of one node; nil when nothing names it. The reader finds replicas and snapshots by the field
 // spec.node: a cache needs that index.
 func One(ctx context.Context, from client.Reader, name string) (*Node, error) {
@@ -179,7 +218,7 @@ func One(ctx context.Context, from client.Reader, name string) (*Node, error) {
 	if err := is.readData(ctx, from, name); err != nil {
 		return nil, err
 	}
-	if is.kube == nil && is.nvmf == nil && len(is.replicas)+len(is.snapshots) == 0 {
+	if is.empty() {
 		return nil, nil
 	}
 	n := is.node(name)

@@ -44,11 +44,11 @@ func TestDeviceClasses(t *testing.T) {
 		"a copy that asks for no class":     {Request{SizeBytes: gi, Node: "a", Device: "a-qlc"}, nil, "a"},
 	} {
 		tc.req.Target = "fast"
-		if got, err := Choose(tc.req, nodes, NewLedger(tc.promises...)); got != tc.want || err != nil {
+		if got, err := choose(tc.req, nodes, NewLedger(tc.promises...)); got != tc.want || err != nil {
 			t.Errorf("%s: got %q, %v; want %q", name, got, err, tc.want)
 		}
 	}
-	got, _ := Candidates(Request{Target: "fast", DeviceClass: "tlc"}, nodes, NewLedger(placing))
+	got, _ := candidates(Request{Target: "fast", DeviceClass: "tlc"}, nodes, NewLedger(placing))
 	want := []Candidate{{Node: "a", FreeBytes: 2*gi - header, LargestBytes: 2*gi - header}, {Node: "c", FreeBytes: 5 * gi, LargestBytes: 5 * gi}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -87,7 +87,7 @@ func TestDeviceClassesSayWhyNot(t *testing.T) {
 		},
 	} {
 		tc.req.Target = "fast"
-		if got, err := Choose(tc.req, []v1alpha1.NvmfNode{tc.node}, nil); err == nil || !strings.Contains(err.Error(), tc.want) {
+		if got, err := choose(tc.req, []v1alpha1.NvmfNode{tc.node}, nil); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: got %q, %v; want %q", name, got, err, tc.want)
 		}
 	}
@@ -124,12 +124,12 @@ func TestNear(t *testing.T) {
 		"zones go before":                     {Near{Node: "a1", Zone: "a"}, gi, []string{"b"}, "b2"},
 	} {
 		req := Request{Target: "fast", SizeBytes: tc.size, Near: tc.near, Zones: tc.zones, ZoneOf: zoneOf}
-		if got, err := Choose(req, nodes, nil); got != tc.want || err != nil {
+		if got, err := choose(req, nodes, nil); got != tc.want || err != nil {
 			t.Errorf("%s: got %q, %v; want %q", name, got, err, tc.want)
 		}
 	}
 	// A node without a zone is not in one with other such nodes.
-	if got, err := Choose(Request{Target: "fast", SizeBytes: gi, Near: Near{Node: "x"}, ZoneOf: map[string]string{"a1": "", "x": ""}}, nodes, nil); got != "b2" || err != nil {
+	if got, err := choose(Request{Target: "fast", SizeBytes: gi, Near: Near{Node: "x"}, ZoneOf: map[string]string{"a1": "", "x": ""}}, nodes, nil); got != "b2" || err != nil {
 		t.Errorf("got %q, %v", got, err)
 	}
 }
@@ -138,10 +138,10 @@ func TestCordoned(t *testing.T) {
 	nodes := []v1alpha1.NvmfNode{node("a", pool("d", 10*gi)), node("b", pool("d", 20*gi), cordoned), node("c", pool("d", 30*gi))}
 	kubernetes := map[string]bool{"c": true}
 	near := Near{Node: "c"}
-	if got, err := Choose(Request{Target: "fast", SizeBytes: gi, Cordoned: kubernetes, Near: near}, nodes, nil); got != "a" || err != nil {
+	if got, err := choose(Request{Target: "fast", SizeBytes: gi, Cordoned: kubernetes, Near: near}, nodes, nil); got != "a" || err != nil {
 		t.Errorf("got %q, %v", got, err)
 	}
-	_, err := Choose(Request{Target: "fast", SizeBytes: gi, Cordoned: kubernetes}, nodes[1:], nil)
+	_, err := choose(Request{Target: "fast", SizeBytes: gi, Cordoned: kubernetes}, nodes[1:], nil)
 	for _, want := range []string{
 		"b: it is cordoned; to place volumes on it again, run: kubectl weft uncordon b",
 		"c: its Kubernetes Node is cordoned; to place volumes on it again, run: kubectl uncordon c",
@@ -151,7 +151,7 @@ func TestCordoned(t *testing.T) {
 		}
 	}
 	// A copy is a new volume, and growth is none.
-	if _, err := Choose(Request{Target: "fast", SizeBytes: gi, Node: "b", Device: "d"}, nodes, nil); err == nil || !strings.Contains(err.Error(), "it is cordoned") {
+	if _, err := choose(Request{Target: "fast", SizeBytes: gi, Node: "b", Device: "d"}, nodes, nil); err == nil || !strings.Contains(err.Error(), "it is cordoned") {
 		t.Errorf("got %v", err)
 	}
 	if room, known := Room(&nodes[1], "d", "v", nil); room != 20*gi || !known {

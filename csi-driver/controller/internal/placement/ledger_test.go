@@ -47,8 +47,8 @@ func TestLedgerSaysWhatItsPromisesSay(t *testing.T) {
 			promises[name] = p
 		}
 		fresh := NewLedger(slices.Collect(maps.Values(promises))...)
-		got, refused := Candidates(Request{Target: "fast"}, nodes, ledger)
-		want, wantRefused := Candidates(Request{Target: "fast"}, nodes, fresh)
+		got, refused := candidates(Request{Target: "fast"}, nodes, ledger)
+		want, wantRefused := candidates(Request{Target: "fast"}, nodes, fresh)
 		if diff := cmp.Diff(want, got) + cmp.Diff(wantRefused, refused); diff != "" {
 			t.Fatalf("step %d: %s", step, diff)
 		}
@@ -56,30 +56,5 @@ func TestLedgerSaysWhatItsPromisesSay(t *testing.T) {
 		if wantRoom, wantKnown := Room(&nodes[0], "d", name, fresh); room != wantRoom || known != wantKnown {
 			t.Fatalf("step %d: room for %d (%v), want %d (%v)", step, room, known, wantRoom, wantKnown)
 		}
-	}
-}
-
-// BenchmarkChoose has a volume placed among nodes with 20 volumes each, and promised to one.
-func BenchmarkChoose(b *testing.B) {
-	for _, count := range []int{100, 1000, 5000} {
-		b.Run(fmt.Sprint(count), func(b *testing.B) {
-			var nodes []v1alpha1.NvmfNode
-			ledger := &Ledger{}
-			for i := range count {
-				n := node(fmt.Sprintf("node-%05d", i), pool("d", 10000*gi))
-				n.ResourceVersion = "1"
-				nodes = append(nodes, n)
-				for v := range 20 {
-					ledger.Set(PromiseTo(fmt.Sprintf("%d-%d", i, v), n.Name, "d", "", 10*gi))
-				}
-			}
-			for i := 0; b.Loop(); i++ {
-				on, err := Choose(Request{Target: "fast", SizeBytes: gi}, nodes, ledger)
-				if err != nil {
-					b.Fatal(err)
-				}
-				ledger.Set(PromiseTo(fmt.Sprint("new-", i), on, "", "", gi))
-			}
-		})
 	}
 }

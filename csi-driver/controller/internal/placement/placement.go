@@ -75,15 +75,38 @@ type Request struct {
 // Near is a node, and then a zone, in which a volume would best be, before all others that can take it. Empty for none.
 type Near struct{ Node, Zone string }
 
-// distance of a node: 0 is the node itself, 1 its zone, 2 elsewhere.
+// Distances of a node from where a volume would best be.
+const (
+	onNode = iota
+	inZone
+	farther
+)
+
+// distance of a node.
 func (r Request) distance(node string) int {
 	switch {
 	case r.Near.Node != "" && node == r.Near.Node:
-		return 0
+		return onNode
 	case r.Near.Zone != "" && r.ZoneOf[node] == r.Near.Zone:
-		return 1
+		return inZone
 	}
-	return 2
+	return farther
+}
+
+// inOtherZone than those that are asked for is a node.
+func (r Request) inOtherZone(node string) bool {
+	return len(r.Zones) > 0 && !slices.Contains(r.Zones, r.ZoneOf[node])
+}
+
+// elsewhere is the reason why a volume goes to another node than this one, whatever that has; empty if there is none.
+func (r Request) elsewhere(node string) string {
+	switch {
+	case slices.Contains(r.Apart, node):
+		return "it stores another replica of the volume"
+	case r.inOtherZone(node):
+		return fmt.Sprintf("it is in zone %q, not in %s", r.ZoneOf[node], strings.Join(r.Zones, " or "))
+	}
+	return ""
 }
 
 // together with another replica in its zone is a node; one whose zone is not known is not.
@@ -160,60 +183,13 @@ func list(items []string) string { return text.Few(items, listed, "; ") }
 
 func bytes(n int64) string { return resource.NewQuantity(max(n, 0), resource.BinarySI).String() }
 
-// Choose returns the node for a volume: of those with a pool that has room, one in another zone than the
-// volume's other replicas, then the nearest, then the one with the most
-// free space, then the first by name. It fails with *NoNodeError or *NoRoomError.
-func Choose(req Request, nodes []v1alpha1.NvmfNode, ledger *Ledger) (string, error) {
-	candidates, refusals := Candidates(req, nodes, ledger)
-	full := slices.ContainsFunc(refusals, func(r Refusal) bool { return r.Full })
-	if len(candidates) == 0 && len(req.Avoid) == 0 && !full {
-		return "", &NoNodeError{Request: req, Refusals: refusals}
+// atLimit is the reason why a node takes no volumes, however much room it has, or empty: it has as many as it can.
+func atLimit(n *v1alpha1.NvmfNode, ledger *Ledger) string {
+	limit, limited := n.Spec.Plan.VolumeLimit()
+	if has := ledger.volumesOf(n.Name); limited && has >= limit {
+		return fmt.Sprintf("it has %s, the maximum number of its target", text.Plural(int(has), "volume"))
 	}
-	fit := slices.DeleteFunc(slices.Clone(candidates), func(c Candidate) bool { return c.LargestBytes < req.SizeBytes })
-	if len(fit) == 0 {
-		return "", &NoRoomError{Request: req, Candidates: candidates, Refusals: refusals}
-	}
-	return slices.MinFunc(fit, func(a, b Candidate) int {
-		return cmp.Or(cmp.Compare(req.together(a.Node), req.together(b.Node)), cmp.Compare(req.distance(a.Node), req.distance(b.Node)), cmp.Compare(b.FreeBytes, a.FreeBytes), cmp.Compare(a.Node, b.Node))
-	}).Node, nil
-}
-
-// Candidates are the target's nodes that can take volumes, with their room, and those that
-// cannot, with the reason; both by name. Nodes to avoid are in neither.
-func Candidates(req Request, nodes []v1alpha1.NvmfNode, ledger *Ledger) (candidates []Candidate, refusals []Refusal) {
-	for i := range nodes {
-		n := &nodes[i]
-		if n.Spec.Plan == nil || slices.Contains(req.Avoid, n.Name) || (req.Node != "" && n.Name != req.Node) {
-			continue
-		}
-		if req.Target != "" && n.Spec.Target != req.Target {
-			if req.Node != "" {
-				refusals = append(refusals, Refusal{Node: n.Name, Reason: fmt.Sprintf(
-					"it belongs to target %q, and a copy is stored on the node of its source; use a StorageClass of that target", n.Spec.Target)})
-			}
-			continue
-		}
-		if slices.Contains(req.Apart, n.Name) {
-			refusals = append(refusals, Refusal{Node: n.Name, Reason: "it stores another replica of the volume"})
-			continue
-		}
-		if zone := req.ZoneOf[n.Name]; len(req.Zones) > 0 && !slices.Contains(req.Zones, zone) {
-			refusals = append(refusals, Refusal{Node: n.Name, Reason: fmt.Sprintf("it is in zone %q, not in %s", zone, strings.Join(req.Zones, " or "))})
-			continue
-		}
-		if reason := cmp.Or(refusal(n, req), noPool(n, req)); reason != "" {
-			refusals = append(refusals, Refusal{Node: n.Name, Reason: reason})
-			continue
-		}
-		if limit, limited := n.Spec.Plan.VolumeLimit(); limited && ledger.volumesOf(n.Name) >= limit {
-			refusals = append(refusals, Refusal{Node: n.Name, Full: true, Reason: fmt.Sprintf("it has %s, the maximum number of its target", text.Plural(int(ledger.volumesOf(n.Name)), "volume"))})
-			continue
-		}
-		candidates = append(candidates, room(n, req, ledger))
-	}
-	slices.SortFunc(candidates, func(a, b Candidate) int { return cmp.Compare(a.Node, b.Node) })
-	slices.SortFunc(refusals, func(a, b Refusal) int { return cmp.Compare(a.Node, b.Node) })
-	return candidates, refusals
+	return ""
 }
 
 // refusal is the reason why a node takes no volumes, or empty. A node whose agent is not known to be silent

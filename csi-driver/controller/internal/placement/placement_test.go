@@ -183,7 +183,7 @@ func TestChoose(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := Choose(tc.req, tc.nodes, NewLedger(tc.promises...))
+			got, err := choose(tc.req, tc.nodes, NewLedger(tc.promises...))
 			if err != nil || got != tc.want {
 				t.Errorf("got %q, %v; want %q", got, err, tc.want)
 			}
@@ -243,7 +243,7 @@ func TestChooseSaysWhyNot(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := Choose(tc.req, tc.nodes, nil)
+			got, err := choose(tc.req, tc.nodes, nil)
 			if err == nil {
 				t.Fatalf("chose %s", got)
 			}
@@ -266,7 +266,7 @@ func TestErrorsStayShortHoweverManyNodesThereAre(t *testing.T) {
 	for i := range 500 {
 		nodes = append(nodes, node(fmt.Sprintf("node-%03d", i)))
 	}
-	_, err := Choose(Request{Target: "fast", SizeBytes: gi}, nodes, nil)
+	_, err := choose(Request{Target: "fast", SizeBytes: gi}, nodes, nil)
 	if err == nil || len(err.Error()) > 1024 || !strings.Contains(err.Error(), "and 492 more") {
 		t.Errorf("got %v", err)
 	}
@@ -277,7 +277,7 @@ func TestChooseSpreadsWhatWasPromisedMeanwhile(t *testing.T) {
 	var promises []Promise
 	count := map[string]int{}
 	for i := range 99 {
-		n, err := Choose(Request{Target: "fast", SizeBytes: gi}, nodes, NewLedger(promises...))
+		n, err := choose(Request{Target: "fast", SizeBytes: gi}, nodes, NewLedger(promises...))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -290,7 +290,7 @@ func TestChooseSpreadsWhatWasPromisedMeanwhile(t *testing.T) {
 }
 
 func TestCandidatesOfAllTargets(t *testing.T) {
-	got, _ := Candidates(Request{}, []v1alpha1.NvmfNode{
+	got, _ := candidates(Request{}, []v1alpha1.NvmfNode{
 		node("b", pool("d1", 3*gi), pool("d2", 5*gi), of("slow")),
 		node("a", pool("d1", 1*gi)),
 		{ObjectMeta: metav1.ObjectMeta{Name: "unclaimed"}},
@@ -309,7 +309,7 @@ func TestZones(t *testing.T) {
 		want  string
 	}{{nil, "c"}, {[]string{"west"}, "b"}, {[]string{"east", "west"}, "a"}, {[]string{"north"}, ""}} {
 		req.Zones = tc.zones
-		got, err := Choose(req, nodes, nil)
+		got, err := choose(req, nodes, nil)
 		if got != tc.want || (err == nil) != (tc.want != "") {
 			t.Errorf("%v: got %q, %v", tc.zones, got, err)
 		}
@@ -332,20 +332,20 @@ func TestRetiredDrives(t *testing.T) {
 	half := node("half", pool("d1", 100*gi), retired("d1"), pool("d2", 5*gi))
 	nodes := []v1alpha1.NvmfNode{one, half}
 	req := Request{Target: "fast", SizeBytes: gi}
-	if got, err := Choose(req, nodes, nil); err != nil || got != "half" {
+	if got, err := choose(req, nodes, nil); err != nil || got != "half" {
 		t.Errorf("got %q, %v", got, err)
 	}
-	if got, _ := Candidates(req, nodes, nil); len(got) != 1 || got[0].LargestBytes != 5*gi || got[0].FreeBytes != 5*gi {
+	if got, _ := candidates(req, nodes, nil); len(got) != 1 || got[0].LargestBytes != 5*gi || got[0].FreeBytes != 5*gi {
 		t.Errorf("candidates: %+v", got)
 	}
 	// What is being made there takes from the other drive, as its agent chooses.
 	req.SizeBytes = 3 * gi
-	if got, err := Choose(req, nodes, NewLedger(PromiseTo("v", "half", "", "", 3*gi))); err == nil ||
+	if got, err := choose(req, nodes, NewLedger(PromiseTo("v", "half", "", "", 3*gi))); err == nil ||
 		!strings.Contains(err.Error(), "one: its drives are being retired") {
 		t.Errorf("got %q, %v", got, err)
 	}
 	req.Node, req.Device = "half", "d1"
-	if _, err := Choose(req, nodes, nil); err == nil || !strings.Contains(err.Error(), "its drive d1, which stores the source, is being retired; to place volumes on it again, run: kubectl weft retire half d1 --undo") {
+	if _, err := choose(req, nodes, nil); err == nil || !strings.Contains(err.Error(), "its drive d1, which stores the source, is being retired; to place volumes on it again, run: kubectl weft retire half d1 --undo") {
 		t.Errorf("a copy: %v", err)
 	}
 	if left, known := Room(&one, "d", "v", nil); left != 100*gi || !known {
@@ -359,11 +359,11 @@ func TestNearlyFullPools(t *testing.T) {
 	one := node("one", pool("d", 100*gi), nearlyFull)
 	half := node("half", pool("d1", 100*gi), full, pool("d2", 5*gi))
 	req := Request{Target: "fast", SizeBytes: gi}
-	if got, err := Choose(req, []v1alpha1.NvmfNode{one, half}, nil); err != nil || got != "half" {
+	if got, err := choose(req, []v1alpha1.NvmfNode{one, half}, nil); err != nil || got != "half" {
 		t.Errorf("got %q, %v", got, err)
 	}
 	req.SizeBytes = 6 * gi
-	if _, err := Choose(req, []v1alpha1.NvmfNode{one, half}, nil); err == nil ||
+	if _, err := choose(req, []v1alpha1.NvmfNode{one, half}, nil); err == nil ||
 		!strings.Contains(err.Error(), "half: at most 5Gi") || !strings.Contains(err.Error(), "one: its pools are nearly full") {
 		t.Error(err)
 	}
@@ -385,7 +385,7 @@ func TestOverProvisioning(t *testing.T) {
 		{Volume: "b", Node: "thrice", Device: "d", SizeBytes: 90 * gi},
 		{Volume: "c", Node: "over", Device: "d", SizeBytes: 9 * gi}, {Volume: "d", Node: "over", Device: "d", SizeBytes: 9 * gi},
 	}
-	got, _ := Candidates(Request{Target: "fast"}, nodes, NewLedger(promises...))
+	got, _ := candidates(Request{Target: "fast"}, nodes, NewLedger(promises...))
 	want := []Candidate{
 		{Node: "once", FreeBytes: 30 * gi, LargestBytes: 30 * gi}, {Node: "over"},
 		{Node: "thrice", FreeBytes: 90*gi + 2*header, LargestBytes: 60 * gi}, // what is left has room for two headers more
@@ -394,7 +394,7 @@ func TestOverProvisioning(t *testing.T) {
 		t.Error(diff)
 	}
 	for size, node := range map[int64]string{gi: "thrice", 60 * gi: "thrice", 61 * gi: ""} {
-		if got, _ := Choose(Request{Target: "fast", SizeBytes: size}, nodes, NewLedger(promises...)); got != node {
+		if got, _ := choose(Request{Target: "fast", SizeBytes: size}, nodes, NewLedger(promises...)); got != node {
 			t.Errorf("%d GiB go to %q, want %q", size/gi, got, node)
 		}
 	}
@@ -405,7 +405,7 @@ func TestOverProvisioning(t *testing.T) {
 	}
 	// What has no drive yet is put where it fits, not on the drive with the most left.
 	mixed := node("mixed", pool("small", 30*gi), pool("large", 80*gi), promising(300))
-	got, _ = Candidates(Request{Target: "fast"}, []v1alpha1.NvmfNode{mixed}, NewLedger(
+	got, _ = candidates(Request{Target: "fast"}, []v1alpha1.NvmfNode{mixed}, NewLedger(
 		Promise{Volume: "e", Node: "mixed", Device: "large", SizeBytes: 79 * gi}, Promise{Volume: "f", Node: "mixed", Device: "large", SizeBytes: 79 * gi},
 		Promise{Volume: "g", Node: "mixed", SizeBytes: 40 * gi},
 	))
@@ -461,7 +461,7 @@ func TestHeaders(t *testing.T) {
 		{[]Promise{{Volume: SnapshotPrefix + "s", Node: "n", Device: "d", SizeBytes: 9 * gi}}, gi - header, gi - header},
 	} {
 		nodes := []v1alpha1.NvmfNode{full}
-		got, _ := Candidates(Request{Target: "fast"}, nodes, NewLedger(tc.promises...))
+		got, _ := candidates(Request{Target: "fast"}, nodes, NewLedger(tc.promises...))
 		if diff := cmp.Diff([]Candidate{{Node: "n", FreeBytes: tc.free, LargestBytes: tc.largest}}, got); diff != "" {
 			t.Errorf("%v: %s", tc.promises, diff)
 		}
@@ -469,7 +469,7 @@ func TestHeaders(t *testing.T) {
 			t.Errorf("%v: room for %d, %v, want %d", tc.promises, room, known, tc.largest)
 		}
 		for size, fits := range map[int64]bool{tc.largest: true, tc.largest + 1: false} {
-			if _, err := Choose(Request{Target: "fast", SizeBytes: size}, nodes, NewLedger(tc.promises...)); (err == nil) != fits {
+			if _, err := choose(Request{Target: "fast", SizeBytes: size}, nodes, NewLedger(tc.promises...)); (err == nil) != fits {
 				t.Errorf("%v: a volume of %d bytes: %v", tc.promises, size, err)
 			}
 		}
@@ -508,13 +508,13 @@ func TestChooseCountsVolumes(t *testing.T) {
 		"the kernel's target has no such limit": {func(*v1alpha1.NvmfNode) {}, nil, "a"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := Choose(req, append(tc.other, node("a", pool("d", 100*gi), tc.a)), NewLedger(held...))
+			got, err := choose(req, append(tc.other, node("a", pool("d", 100*gi), tc.a)), NewLedger(held...))
 			if err != nil || got != tc.want {
 				t.Errorf("got %q, %v; want %s", got, err, tc.want)
 			}
 		})
 	}
-	_, err := Choose(req, []v1alpha1.NvmfNode{node("a", pool("d", 100*gi), subsystems(3)), node("c", leaving)}, NewLedger(held...))
+	_, err := choose(req, []v1alpha1.NvmfNode{node("a", pool("d", 100*gi), subsystems(3)), node("c", leaving)}, NewLedger(held...))
 	var full *NoRoomError
 	if !errors.As(err, &full) || !strings.Contains(err.Error(), "a: it has 2 volumes, the maximum number of its target") {
 		t.Errorf("got %v", err)

@@ -42,13 +42,14 @@ type Reconciler struct {
 	Version string
 }
 
-// Reconcile deletes the NvmfNode when nothing needs it any more, else keeps its conditions AgentAlive, Schedulable
-// and VersionSkew true, and comes back when the agent's lease would run out.
+// Reconcile deletes the NvmfNode when nothing needs it any more, else keeps its conditions AgentAlive, Schedulable and
+// VersionSkew true, and comes back when the agent's lease would run out. Each renewal of a Lease leads here, so what
+// the cache has is looked at as it is, and never changed: an NvmfNode has its inventory in it.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	ctx = log.IntoContext(ctx, log.FromContext(ctx).WithValues("node", req.Name))
 
 	node := &v1alpha1.NvmfNode{}
-	if err := r.Get(ctx, req.NamespacedName, node); err != nil {
+	if err := r.Get(ctx, req.NamespacedName, node, client.UnsafeDisableDeepCopy); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if deleted, err := r.deleteOrphan(ctx, node); deleted || err != nil {
@@ -71,7 +72,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 // Kubernetes Node is gone and that no replica and no snapshot lies on it.
 func (r *Reconciler) deleteOrphan(ctx context.Context, node *v1alpha1.NvmfNode) (deleted bool, err error) {
 	for _, reader := range []client.Reader{r.Client, r.Live} {
-		err := reader.Get(ctx, client.ObjectKeyFromObject(node), &corev1.Node{})
+		err := reader.Get(ctx, client.ObjectKeyFromObject(node), &corev1.Node{}, client.UnsafeDisableDeepCopy)
 		if err == nil {
 			return false, nil
 		}
@@ -89,6 +90,7 @@ func (r *Reconciler) deleteOrphan(ctx context.Context, node *v1alpha1.NvmfNode) 
 	}
 	// The record of what the node's tuning has to be put back to went with the node.
 	before := node.DeepCopy()
+	node = before.DeepCopy()
 	if controllerutil.RemoveFinalizer(node, v1alpha1.TuningFinalizer) {
 		patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 		if err := r.Patch(ctx, node, patch, client.FieldOwner(v1alpha1.OperatorFieldManager)); err != nil {
@@ -109,7 +111,7 @@ func (r *Reconciler) deleteOrphan(ctx context.Context, node *v1alpha1.NvmfNode) 
 func (r *Reconciler) lease(ctx context.Context, node string) (*coordinationv1.Lease, error) {
 	lease := &coordinationv1.Lease{}
 	key := client.ObjectKey{Namespace: r.Namespace, Name: v1alpha1.AgentLeasePrefix + node}
-	if err := r.Get(ctx, key, lease); apierrors.IsNotFound(err) {
+	if err := r.Get(ctx, key, lease, client.UnsafeDisableDeepCopy); apierrors.IsNotFound(err) {
 		return nil, nil
 	} else if err != nil {
 		return nil, fmt.Errorf("get Lease %s: %w", key, err)
@@ -121,7 +123,7 @@ func (r *Reconciler) lease(ctx context.Context, node string) (*coordinationv1.Le
 // gone is not cordoned.
 func (r *Reconciler) schedulable(ctx context.Context, node *v1alpha1.NvmfNode) (metav1.Condition, error) {
 	kube := &corev1.Node{}
-	if err := r.Get(ctx, client.ObjectKeyFromObject(node), kube); client.IgnoreNotFound(err) != nil {
+	if err := r.Get(ctx, client.ObjectKeyFromObject(node), kube, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
 		return metav1.Condition{}, fmt.Errorf("get Node %s: %w", node.Name, err)
 	}
 	c := metav1.Condition{

@@ -144,21 +144,44 @@ func (r *Reconciler) refresh(ctx context.Context, changed map[string]bool) error
 	return nil
 }
 
-// read all targets, and after them all nodes, sorted by name, from the cache or from the API server.
+// read all targets, and after them all nodes, sorted by name.
 func (r *Reconciler) read(ctx context.Context, from client.Reader) ([]v1alpha1.NvmfTarget, []*node, error) {
 	all, err := gather.All(ctx, from)
 	if err != nil {
 		return nil, nil, err
 	}
-	pods, err := r.pods(ctx, from)
+	nodes, err := r.withPods(ctx, from, all.Nodes)
+	return all.Targets, nodes, err
+}
+
+// readLive is read for turns that these nodes are to get. Targets, nodes and target pods come from the API server,
+// since any node may be one that does not serve; and so do the replicas and snapshots on the nodes that are to get a
+// turn, which must not be in the midst of something. Those on other nodes decide about no turn, and are many: they come
+// from the cache.
+func (r *Reconciler) readLive(ctx context.Context, turns []string) ([]v1alpha1.NvmfTarget, []*node, error) {
+	var targets v1alpha1.NvmfTargetList
+	if err := r.Live.List(ctx, &targets); err != nil {
+		return nil, nil, fmt.Errorf("list NvmfTargets: %w", err)
+	}
+	all, err := gather.Fresh(ctx, r.Live, r.Client, r.fleet.names, func(name string) bool { return slices.Contains(turns, name) })
 	if err != nil {
 		return nil, nil, err
 	}
-	nodes := make([]*node, len(all.Nodes))
-	for i, n := range all.Nodes {
+	nodes, err := r.withPods(ctx, r.Live, all)
+	return targets.Items, nodes, err
+}
+
+// withPods are nodes with the pods that the operator made for them.
+func (r *Reconciler) withPods(ctx context.Context, from client.Reader, all []gather.Node) ([]*node, error) {
+	pods, err := r.pods(ctx, from)
+	if err != nil {
+		return nil, err
+	}
+	nodes := make([]*node, len(all))
+	for i, n := range all {
 		nodes[i] = &node{facts: &facts{Node: n, pod: pods[manifest.TargetPodName(n.Name)], pull: pods[manifest.PullPodName(n.Name)]}}
 	}
-	return all.Targets, nodes, nil
+	return nodes, nil
 }
 
 // readOne node from the cache; nil when nothing names it.

@@ -49,6 +49,11 @@ type Reconciler struct {
 
 // Reconcile gathers, decides and acts. Whichever target it is called for, the
 // decision is about all of them; only the status, and turns, are that target's. No turn is given on the cache's word.
+//
+// The status comes first: it is about what was found, and says of nodes that do not have their plans yet that they are
+// waited for. Claims of thousands of nodes take a while, one write after the other. The status is refused where another
+// operator has written it since the look; then what was decided is not carried out either. Only of a target that is
+// being deleted, it comes last: it says what is left once its nodes were released.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	ctx = log.IntoContext(ctx, log.FromContext(ctx).WithValues("target", req.Name))
 
@@ -63,10 +68,16 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	v, err := r.look(ctx, req.Name)
 	r.took.Store(int64(r.Clock.Now().Sub(begun)))
 	if err == nil && len(v.gate.Granted) > 0 {
-		v, err = r.lookLive(ctx, req.Name)
+		v, err = r.lookLive(ctx, req.Name, v.gate.Granted)
 	}
 	if err != nil {
 		return ctrl.Result{}, err
+	}
+	ends := v.target == nil || !v.target.DeletionTimestamp.IsZero()
+	if !ends {
+		if err := r.updateStatus(ctx, v); err != nil {
+			return v.again(0), manifest.IgnoreStale(ctx, err)
+		}
 	}
 	if err := r.applyNodes(ctx, v); err != nil {
 		return ctrl.Result{}, err
@@ -74,11 +85,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := r.applyBudget(ctx, v); err != nil {
 		return ctrl.Result{}, err
 	}
-	if gone, err := r.finalize(ctx, v.target); gone || err != nil {
-		return v.again(0), manifest.IgnoreStale(ctx, err)
-	}
-	if err := r.updateStatus(ctx, v); err != nil {
-		return v.again(0), manifest.IgnoreStale(ctx, err)
+	if ends {
+		if gone, err := r.finalize(ctx, v.target); gone || err != nil {
+			return v.again(0), manifest.IgnoreStale(ctx, err)
+		}
+		if err := r.updateStatus(ctx, v); err != nil {
+			return v.again(0), manifest.IgnoreStale(ctx, err)
+		}
 	}
 	err = r.updateNodes(ctx, v)
 	return v.again(v.gate.Again), err

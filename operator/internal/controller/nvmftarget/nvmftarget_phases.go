@@ -118,9 +118,6 @@ func (r *Reconciler) finalize(ctx context.Context, target *v1alpha1.NvmfTarget) 
 	if target == nil {
 		return true, nil
 	}
-	if target.DeletionTimestamp.IsZero() {
-		return false, nil
-	}
 	if !controllerutil.ContainsFinalizer(target, v1alpha1.TargetFinalizer) {
 		return true, nil
 	}

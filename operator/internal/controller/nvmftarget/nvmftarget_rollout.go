@@ -74,13 +74,24 @@ func (r *Reconciler) look(ctx context.Context, name string) (*view, error) {
 	return r.lookAt(ctx, r.Client, targets.Items, nodes, name)
 }
 
-// lookLive gathers everything from the API server, and decides.
-func (r *Reconciler) lookLive(ctx context.Context, name string) (*view, error) {
-	targets, nodes, err := r.read(ctx, r.Live)
-	if err != nil {
-		return nil, err
+// lookLive gathers from the API server all that turns of these nodes depend on, and decides. Where others are to get a
+// turn by that, it looks once more, for them too.
+func (r *Reconciler) lookLive(ctx context.Context, name string, turns []string) (*view, error) {
+	for {
+		targets, nodes, err := r.readLive(ctx, turns)
+		if err != nil {
+			return nil, err
+		}
+		v, err := r.lookAt(ctx, r.Live, targets, nodes, name)
+		if err != nil {
+			return nil, err
+		}
+		others := slices.DeleteFunc(slices.Clone(v.gate.Granted), func(node string) bool { return slices.Contains(turns, node) })
+		if len(others) == 0 {
+			return v, nil
+		}
+		turns = slices.Concat(turns, others)
 	}
-	return r.lookAt(ctx, r.Live, targets, nodes, name)
 }
 
 func (r *Reconciler) lookAt(ctx context.Context, reader client.Reader, targets []v1alpha1.NvmfTarget, nodes []*node, name string) (*view, error) {

@@ -37,7 +37,10 @@ func TestTurnsAreOfTheVersionFromBeforeTheNodesWereRead(t *testing.T) {
 	slow := overtaken{at, func() {
 		change(at.store, &v1alpha1.NvmfTarget{ObjectMeta: metav1.ObjectMeta{Name: f.Target}}, func(t *v1alpha1.NvmfTarget) { t.Status.Rollout.Outdated++ })
 	}}
-	for name, look := range map[string]func(context.Context, string) (*view, error){"look": r.look, "lookLive": r.lookLive} {
+	for name, look := range map[string]func(context.Context, string) (*view, error){
+		"look":     r.look,
+		"lookLive": func(ctx context.Context, target string) (*view, error) { return r.lookLive(ctx, target, nil) },
+	} {
 		t.Run(name, func(t *testing.T) {
 			report(f, at, 1, 1)
 			before := &v1alpha1.NvmfTarget{}

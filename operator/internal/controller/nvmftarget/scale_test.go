@@ -3,7 +3,9 @@
 package nvmftarget
 
 import (
+	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -71,6 +73,52 @@ func TestOneNodesReportReadsOneNode(t *testing.T) {
 		// Node, NvmfNode and replicas; and the target, which is got and listed.
 		if want := 2 + volumesPerNode + 2; at.given != want || at.copied != 2 {
 			t.Errorf("of %d nodes: %d objects were read, and %d of them copied; want %d and 2", nodes, at.given, at.copied, want)
+		}
+	}
+}
+
+// listed counts what is listed from the API server, by kind.
+type listed struct {
+	client.Reader
+	of map[string]int
+}
+
+func (l *listed) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	err := l.Reader.List(ctx, list, opts...)
+	l.of[strings.TrimPrefix(fmt.Sprintf("%T", list), "*")] += meta.LenList(list)
+	return err
+}
+
+// TestTurnReadsTheDataOfItsOwnNodeAlone: replicas are most of what there is, and only those on the node that gets the
+// turn have to be as the API server has them.
+func TestTurnReadsTheDataOfItsOwnNodeAlone(t *testing.T) {
+	for _, nodes := range []int{3, 30} {
+		f, r, at := newFleet(t, nodes)
+		for i := range nodes { // a NIC of their own carries their portals
+			change(at.store, &v1alpha1.NvmfNode{ObjectMeta: metav1.ObjectMeta{Name: f.Node(i)}}, func(n *v1alpha1.NvmfNode) {
+				n.Status.Inventory.NICs[0].Addresses = []string{n.Status.Portals[0].Address + "/8"}
+			})
+		}
+		settle(t, r, at, f.Target)
+		change(at.store, f.NewTarget(f.Target), func(t *v1alpha1.NvmfTarget) {
+			t.Generation++
+			t.Spec.Tuning = &v1alpha1.Tuning{Rings: &v1alpha1.NICRings{RX: new(int32(1024))}}
+		})
+		live := &listed{r.Live, map[string]int{}}
+		r.Live = live
+		if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: f.Target}}); err != nil {
+			t.Fatal(err)
+		}
+		at.apply()
+		target := &v1alpha1.NvmfTarget{}
+		if err := at.Get(t.Context(), client.ObjectKey{Name: f.Target}, target); err != nil || len(target.Status.Rollout.Updating) != 1 {
+			t.Fatalf("%+v, %v: want one node to have a turn", target.Status, err)
+		}
+		if got := live.of["v1alpha1.NvmfReplicaList"]; got != volumesPerNode {
+			t.Errorf("of %d nodes: %d replicas were read, want %d", nodes, got, volumesPerNode)
+		}
+		if got := live.of["v1alpha1.NvmfNodeList"]; got != nodes {
+			t.Errorf("%d of %d nodes were read: any may be one that does not serve", got, nodes)
 		}
 	}
 }
