@@ -92,11 +92,18 @@ func (r *reservations) place(ctx context.Context, req placement.Request, members
 }
 
 // choose a node, as the cache shows them. An event that tells of a change there may not have been handled yet, so the
-// node is looked at once more; if there is none, all are. The caller holds the lock.
+// node is looked at once more; if there is none, all are, once. The caller holds the lock.
 func (r *reservations) choose(ctx context.Context, req placement.Request) (string, error) {
-	for {
+	for caughtUp := false; ; {
+		if err := ctx.Err(); err != nil {
+			return "", err
+		}
 		name, err := r.index.Choose(req)
 		if err != nil {
+			if caughtUp {
+				return "", err
+			}
+			caughtUp = true
 			changed, listErr := r.catchUp(ctx)
 			if listErr != nil {
 				return "", listErr

@@ -311,7 +311,7 @@ func (s *Service) user(ctx context.Context, name string) (userNode, error) {
 		reported: keyReported(&node),
 	}
 	if !user.reported.IsZero() && now.Sub(user.reported.Time) > s.reportAge {
-		user.until = now.Add(wait.Jitter(readUsersInterval, 0.5))
+		user.until = now.Add(wait.Jitter(readUsersInterval/2, 1))
 	}
 	return user, nil
 }
@@ -319,10 +319,11 @@ func (s *Service) user(ctx context.Context, name string) (userNode, error) {
 // keyReported is when a node plugin wrote the condition with its public key last: it has a field manager for it, and
 // the API server notes when that has changed something. Zero if it does not say.
 func keyReported(node client.Object) metav1.Time {
+	var last metav1.Time
 	for _, m := range node.GetManagedFields() {
-		if m.Manager == v1alpha1.AuthenticationFieldManager && m.Time != nil {
-			return *m.Time
+		if m.Manager == v1alpha1.AuthenticationFieldManager && m.Time != nil && last.Before(m.Time) {
+			last = *m.Time
 		}
 	}
-	return metav1.Time{}
+	return last
 }

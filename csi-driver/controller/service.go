@@ -66,6 +66,8 @@ type Service struct {
 	untold workqueue.TypedRateLimitingInterface[happening]
 	// filled tells of each cache, and of what is kept from its events, whether it is complete.
 	filled []toolscache.InformerSynced
+	// requestsKnown tells whether the cache of VolumeAttachments is complete. Only takeBackAll waits for it.
+	requestsKnown toolscache.InformerSynced
 }
 
 var _ csi.ControllerServer = (*Service)(nil)
@@ -98,6 +100,13 @@ func New(ctx context.Context, c *Cluster) (*Service, error) {
 			return nil, fmt.Errorf("index NvmfReplicas by %s: %w", field, err)
 		}
 	}
+	request := &metav1.PartialObjectMetadata{}
+	request.SetGroupVersionKind(requestGVK)
+	requests, err := c.GetCache().GetInformer(ctx, request, cache.BlockUntilSynced(false))
+	if err != nil {
+		return nil, fmt.Errorf("watch VolumeAttachments: %w", err)
+	}
+	s.requestsKnown = requests.HasSynced
 	node := &metav1.PartialObjectMetadata{}
 	node.SetGroupVersionKind(nodeGVK)
 	for _, watch := range []struct {

@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -170,6 +171,11 @@ func (s *Service) takeBackLoop(ctx context.Context) {
 // takeBackAll attachments whose VolumeAttachments are gone. Which may be, the cache says, which has no more of them
 // than their metadata; it may be behind, so each of those is asked for at the API server before anything is done.
 func (s *Service) takeBackAll(ctx context.Context) error {
+	waiting, stop := context.WithTimeout(ctx, takeBackInterval)
+	defer stop()
+	if !toolscache.WaitForCacheSync(waiting.Done(), s.requestsKnown) {
+		return errors.New("the VolumeAttachments are not known yet: the role of the CSI controller must allow to list and watch them")
+	}
 	var errs []error
 	for _, name := range s.volumes.names.after("") {
 		vol, err := s.volumes.peek(ctx, name)

@@ -6,6 +6,7 @@ package nvmftarget
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 
@@ -74,16 +75,18 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	ends := v.target == nil || !v.target.DeletionTimestamp.IsZero()
+	// A status that the API server refuses must not keep plans back.
+	var refused error
 	if !ends {
-		if err := r.updateStatus(ctx, v); err != nil {
-			return v.again(0), manifest.IgnoreStale(ctx, err)
+		if refused = r.updateStatus(ctx, v); manifest.IsStale(refused) {
+			return v.again(0), manifest.IgnoreStale(ctx, refused)
 		}
 	}
 	if err := r.applyNodes(ctx, v); err != nil {
-		return ctrl.Result{}, err
+		return ctrl.Result{}, errors.Join(refused, err)
 	}
 	if err := r.applyBudget(ctx, v); err != nil {
-		return ctrl.Result{}, err
+		return ctrl.Result{}, errors.Join(refused, err)
 	}
 	if ends {
 		if gone, err := r.finalize(ctx, v.target); gone || err != nil {
@@ -93,7 +96,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 			return v.again(0), manifest.IgnoreStale(ctx, err)
 		}
 	}
-	err = r.updateNodes(ctx, v)
+	err = errors.Join(refused, r.updateNodes(ctx, v))
 	return v.again(v.gate.Again), err
 }
 

@@ -75,7 +75,8 @@ func (r *Reconciler) look(ctx context.Context, name string) (*view, error) {
 }
 
 // lookLive gathers from the API server all that turns of these nodes depend on, and decides. Where others are to get a
-// turn by that, it looks once more, for them too.
+// turn by that, it looks once more, for them too. So it does for nodes that have the target's claim and serve it no
+// longer: as long as they have data, they count among its nodes.
 func (r *Reconciler) lookLive(ctx context.Context, name string, turns []string) (*view, error) {
 	for {
 		targets, nodes, err := r.readLive(ctx, turns)
@@ -86,8 +87,14 @@ func (r *Reconciler) lookLive(ctx context.Context, name string, turns []string) 
 		if err != nil {
 			return nil, err
 		}
-		others := slices.DeleteFunc(slices.Clone(v.gate.Granted), func(node string) bool { return slices.Contains(turns, node) })
-		if len(others) == 0 {
+		var others []string
+		for _, n := range nodes {
+			decides := slices.Contains(v.gate.Granted, n.Name) || n.Claimant() == name && !n.serves(name)
+			if decides && !slices.Contains(turns, n.Name) {
+				others = append(others, n.Name)
+			}
+		}
+		if len(others) == 0 || len(v.gate.Granted) == 0 {
 			return v, nil
 		}
 		turns = slices.Concat(turns, others)
