@@ -47,7 +47,7 @@ type trust struct {
 func (s *session) distrust(st *store) {
 	for _, p := range st.pools {
 		was := s.life.trust[p.Device]
-		if p.Err != nil || was != nil && was.err == nil {
+		if p.Err != nil || was != nil && was.err == nil || s.leaving[p.Device] > 0 {
 			continue
 		}
 		clean := p.clean()
@@ -60,7 +60,6 @@ func (s *session) distrust(st *store) {
 			}
 		}
 		s.life.trust[p.Device] = t
-		s.deleted.Store(true)
 	}
 	s.admitCleared(st)
 }
@@ -210,44 +209,31 @@ func (s *session) soil(p *pool) error {
 	return nil
 }
 
-// uncertified pools are those that may get their mark again.
-func (s *session) uncertified(st *store) []*pool {
-	return slices.DeleteFunc(slices.Clone(st.pools), func(p *pool) bool {
-		t := s.life.trust[p.Device]
-		return p.Err != nil || t == nil || !t.known || p.clean() || s.leaving[p.Device] > 0 || s.life.uncleared[p.Device]
-	})
+// mayCertify says whether a pool may get its mark again.
+func (s *session) mayCertify(p *pool) bool {
+	t := s.life.trust[p.Device]
+	return p.Err == nil && t != nil && t.known && !p.clean() && s.leaving[p.Device] == 0 && !s.life.uncleared[p.Device]
 }
 
-// certify pools, of which none is being deleted from: they are clean when every allocated cluster is that of an lvol.
-// Then SPDK neither clears one, as it may after a deletion that an agent before this one asked for, nor copies one. The
+// certify a pool from which nothing is being deleted: it is clean when every allocated cluster is that of an lvol. Then
+// SPDK neither clears one, as it may after a deletion that an agent before this one asked for, nor copies one. The
 // clusters of the lvols were counted before and are not fewer now, so the difference is exact where it is nothing.
-func (s *session) certify(pools []*pool) error {
-	if len(pools) == 0 {
-		return nil
-	}
+func (s *session) certify(p *pool) error {
 	lvstores, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevLvolGetLvstores{})
 	if err != nil {
 		return mapError(err)
 	}
-	errs := make([]error, len(pools))
-	var mark, unmark []int
-	for i, p := range pools {
-		at := slices.IndexFunc(lvstores, func(l spdkrpc.Lvstore) bool { return l.Name == p.lvstore })
-		if at < 0 || int64(lvstores[at].TotalClusters-lvstores[at].FreeClusters)*p.ClusterBytes != p.ownBytes() {
-			continue
-		}
-		if p.lvols[cleanName] == nil {
-			mark = append(mark, i)
-		}
-		if p.lvols[soiledName] != nil {
-			unmark = append(unmark, i)
-		}
+	at := slices.IndexFunc(lvstores, func(l spdkrpc.Lvstore) bool { return l.Name == p.lvstore })
+	if at < 0 || int64(lvstores[at].TotalClusters-lvstores[at].FreeClusters)*p.ClusterBytes != p.ownBytes() {
+		return nil
 	}
-	call(s, mark, errs, func(i int) spdkrpc.Request[string] { return markOf(pools[i].lvstore, cleanName) })
-	call(s, unmark, errs, func(i int) spdkrpc.Request[spdkrpc.Done] {
-		return spdkrpc.BdevLvolDelete{Name: pools[i].lvstore + "/" + soiledName}
-	})
-	return errors.Join(errs...)
+	if p.lvols[cleanName] == nil {
+		_, err = spdkrpc.Call(s.ctx, s.conn, markOf(p.lvstore, cleanName))
+	}
+	if err == nil && p.lvols[soiledName] != nil {
+		_, err = spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevLvolDelete{Name: p.lvstore + "/" + soiledName})
+	}
+	return mapError(err)
 }
 
 // markOf an lvstore: an lvol that is there for its name.

@@ -40,7 +40,7 @@ func TestDeletionHoldsUpNobody(t *testing.T) {
 	ctx, cancel := context.WithCancel(r.ctx)
 	cleared := make(chan error)
 	go func() {
-		_, err := r.engine.Clear(ctx)
+		_, err := r.engine.Clear(ctx, r.device.ID)
 		cleared <- err
 	}()
 	r.Eventually(func() int { return fake.Calls()["bdev_lvol_delete"] }).Should(BeNumerically(">", 0))
@@ -48,6 +48,61 @@ func TestDeletionHoldsUpNobody(t *testing.T) {
 	r.done(r.engine.Export(r.ctx, []engine.Export{r.exportOf(other), r.exportOf(r.create(engine.Source{}, 16*mib))}))
 	cancel()
 	r.Expect(<-cleared).To(MatchError(context.Canceled))
+}
+
+// TestPoolsAreClearedBesideEachOther: what is cleared on one drive may take hours, or never end. Another drive is cleared
+// meanwhile, serves hosts that wait for its free space, and is marked as clean.
+func TestPoolsAreClearedBesideEachOther(t *testing.T) {
+	t.Setenv(spdktest.TargetVariable, "")
+	for name, slow := range map[string]struct {
+		down func(fake *spdktest.Target, drive spdktest.Drive, volume string)
+		// at this call it does not go on.
+		at string
+	}{
+		"its deletion does not end": {func(fake *spdktest.Target, _ spdktest.Drive, volume string) {
+			fake.Inject(spdktest.Fault{Method: "bdev_lvol_delete", Match: func(params json.RawMessage) bool { return nameIn(params) == volume }, Times: -1, Delay: time.Hour})
+		}, "bdev_lvol_delete"},
+		"its drive answers nothing": {func(fake *spdktest.Target, drive spdktest.Drive, _ string) { fake.Mute(drive.Address) }, "bdev_lvol_create"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMachine(t)
+			devices := m.twoDrives(t)
+			r := rigOf(t, m)
+			r.done(r.engine.OpenPools(r.ctx, devices))
+			r.clear()
+			stuck, gone, served := newID(), newID(), newID()
+			r.done(r.engine.CreateVolumes(r.ctx, []engine.VolumeSpec{
+				{ID: stuck, Pool: devices[0].ID, SizeBytes: 16 * mib}, {ID: gone, Pool: devices[1].ID, SizeBytes: 16 * mib}, {ID: served, Pool: devices[1].ID, SizeBytes: 16 * mib},
+			}))
+			lvstore := r.lvstoreOf(served)
+			r.soil(served)
+			r.reopened()
+			r.done(r.engine.OpenPools(r.ctx, devices))
+			export := []engine.Export{r.exportOf(served)}
+			r.Expect(r.engine.Export(r.ctx, export)[0]).To(MatchError(engine.ErrBusy))
+			r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{stuck, gone}))
+			slow.down(r.fake(), m.fake.Drives[0], r.lvols()["x-"+string(stuck)].UUID)
+
+			before := r.fake().Calls()[slow.at]
+			ctx, cancel := context.WithCancel(r.ctx)
+			defer cancel()
+			ended := make(chan error, 1)
+			go func() {
+				_, err := r.engine.Clear(ctx, devices[0].ID)
+				ended <- err
+			}()
+			r.Eventually(func() int { return r.fake().Calls()[slow.at] }).Should(BeNumerically(">", before))
+
+			_, err := r.engine.Clear(r.ctx, devices[1].ID)
+			r.Expect(err).NotTo(HaveOccurred())
+			r.done(r.engine.Export(r.ctx, export))
+			r.Expect(r.state().Pools).To(ContainElement(And(HaveField("Device", devices[1].ID), HaveField("ClearingBytes", BeZero()))))
+			r.Expect(r.marks(lvstore)).To(ConsistOf("clean"))
+			r.Expect(ended).NotTo(Receive())
+			cancel()
+			r.Expect(<-ended).To(MatchError(context.Canceled))
+		})
+	}
 }
 
 // TestClearedAfterARestart of the target, whatever it was about.
@@ -62,7 +117,7 @@ func TestClearedAfterARestart(t *testing.T) {
 	r.Expect(r.state()).To(And(HaveField("Snapshots", BeEmpty()), HaveField("Volumes", BeEmpty())))
 	r.clear()
 	r.Expect(r.lvols()).To(BeEmpty())
-	cleared, err := r.engine.Clear(r.ctx)
+	cleared, err := r.engine.Clear(r.ctx, r.device.ID)
 	r.Expect(err).NotTo(HaveOccurred())
 	r.Expect(cleared).To(BeFalse())
 }
@@ -92,7 +147,7 @@ func TestDeletedVolumesGoBeforeTheirSnapshots(t *testing.T) {
 	clone := r.create(engine.Source{Volume: source}, 400*mib)
 	check(t, fake.Write(r.lvols()[string(clone)].Alias, 0, 70))
 	between := r.lvols()["c-"+string(clone)].UUID
-	lvstore, _, _ := strings.Cut(r.lvols()[string(clone)].Alias, "/")
+	lvstore := r.lvstoreOf(clone)
 	var deleted []string
 	fake.Inject(spdktest.Fault{Method: "bdev_lvol_delete", Times: -1, Match: func(params json.RawMessage) bool {
 		if notTheMark(params) {
@@ -134,7 +189,7 @@ func TestNeighboursOfADeletedSnapshotWait(t *testing.T) {
 	ctx, cancel := context.WithCancel(r.ctx)
 	cleared := make(chan error)
 	go func() {
-		_, err := r.engine.Clear(ctx)
+		_, err := r.engine.Clear(ctx, r.device.ID)
 		cleared <- err
 	}()
 	r.Eventually(func() int { return fake.Calls()["bdev_lvol_delete"] }).Should(Equal(1))

@@ -51,11 +51,10 @@ type Engine struct {
 	config   Config
 	// life is what was read of the target. Guarded by mu.
 	life life
-	// clearing lets one Clear run at a time, and deleted says that there is something to be cleared.
-	clearing sync.Mutex
-	deleted  atomic.Bool
+	// clearings of pools, by their devices: each is a *clearing.
+	clearings sync.Map
 	// busy are the aliases of lvols that a Clear has SPDK change, and leaving counts, by their pools' devices, those
-	// that it has SPDK delete. Guarded by mu.
+	// that it has SPDK delete. A pool of which it says that it is clean counts one, too. Guarded by mu.
 	busy    map[string]bool
 	leaving map[string]int
 	// blanks are devices that are being deallocated, by their paths. Guarded by mu.

@@ -126,8 +126,8 @@ func (e *Engine) DeleteSnapshots(ctx context.Context, ids []engine.ID) []error {
 	for _, i := range remove {
 		errs[i] = s.removeAtOnce(found[i])
 	}
-	if len(mark)+len(st.rest) > 0 {
-		e.deleted.Store(true)
+	for _, i := range mark {
+		e.mayClear(found[i].pool)
 	}
 	return errs
 }

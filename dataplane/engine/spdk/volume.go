@@ -364,8 +364,8 @@ func (e *Engine) DeleteVolumes(ctx context.Context, ids []engine.ID) []error {
 			errs[i] = fmt.Errorf("volume %s: %w", ids[i], errs[i])
 		}
 	}
-	if len(rename)+len(st.rest) > 0 {
-		e.deleted.Store(true)
+	for _, i := range rename {
+		e.mayClear(found[i].pool)
 	}
 	return errs
 }

@@ -91,7 +91,7 @@ func (t *Target) HoldIO(volume string) (release func(), err error) {
 }
 
 // Mute makes the drive at a PCI address dead: from now on its controller answers no command, and SPDK, which has no
-// time limit of its own, does not answer those that were passed on to it.
+// time limit of its own, answers none that was passed on to it, and no operation on a logical volume there.
 func (t *Target) Mute(address string) {
 	t.do(func() {
 		for _, c := range t.app.controllers {

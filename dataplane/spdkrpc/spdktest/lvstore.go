@@ -153,6 +153,9 @@ func (a *app) startOne(s *lvstore, parts int, done func()) bool {
 	}
 	s.inFlight += parts
 	complete := func() {
+		if a.isMute(s.base) {
+			return // SPDK waits for the drive
+		}
 		s.inFlight -= parts
 		done()
 	}
