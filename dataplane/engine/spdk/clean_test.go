@@ -57,21 +57,64 @@ func TestCleanPoolServesAtOnce(t *testing.T) {
 	r.Expect(r.clean()).To(BeTrue())
 }
 
-// TestPoolIsMarkedByWhoKnows: an agent that finds a pool served, and without its mark, cannot tell what is free in it.
-func TestPoolIsMarkedByWhoKnows(t *testing.T) {
-	r, fake := newFakeRig(t)
+// TestAnotherAgentGoesOn where the one before it was, also with what SPDK lists no more because it is clearing it, and
+// holds nothing. The pool is marked once that is done, so that the target's next start finds it clean.
+func TestAnotherAgentGoesOn(t *testing.T) {
+	for name, used := range map[string]bool{"hosts use the pool": true, "nobody uses it": false} {
+		t.Run(name, func(t *testing.T) {
+			r, fake := newFakeRig(t)
+			id, deleted := r.create(engine.Source{}, 16*mib), r.create(engine.Source{}, 16*mib)
+			if used {
+				r.done(r.engine.Export(r.ctx, []engine.Export{r.exportOf(id)}))
+			}
+			check(t, fake.Write(r.lvols()[string(deleted)].Alias, 0, 3))
+			r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{deleted}))
+			fake.Inject(spdktest.Fault{Method: "bdev_lvol_delete", Error: &spdktest.AnswerError{Code: -32603, Message: "Input/output error"}})
+			_, err := r.engine.Clear(r.ctx, r.device.ID)
+			r.Expect(err).To(HaveOccurred())
+			free := r.state().Pools[0].FreeBytes
+			goOn := fake.Hang(r.lvstoreOf(id))
+			ctx, cancel := context.WithCancel(r.ctx)
+			ended := make(chan error)
+			go func() {
+				_, err := r.engine.Clear(ctx, r.device.ID)
+				ended <- err
+			}()
+			r.Eventually(r.lvols).ShouldNot(HaveKey("x-" + string(deleted)))
+			cancel()
+			r.Expect(<-ended).To(MatchError(context.Canceled))
+
+			r.engine = r.machine.engine(t)
+			r.clear()
+			r.Expect(r.state().Pools[0]).To(And(HaveField("ClearingBytes", BeEquivalentTo(3*engine.SizeUnit)), HaveField("FreeBytes", free)))
+			r.Expect(r.clean()).To(BeFalse())
+			goOn()
+			r.Eventually(func() int64 { return r.state().Pools[0].ClearingBytes }).Should(BeZero())
+			r.clear()
+			r.Expect(r.clean()).To(BeTrue())
+			r.reopened()
+			r.done(r.engine.Export(r.ctx, []engine.Export{r.exportOf(id)}))
+		})
+	}
+}
+
+// TestPoolWithoutMarks that hosts use: nobody says that its free space was looked at before they did.
+func TestPoolWithoutMarks(t *testing.T) {
+	r, _ := newFakeRig(t)
 	id, deleted := r.create(engine.Source{}, 16*mib), r.create(engine.Source{}, 16*mib)
 	r.done(r.engine.Export(r.ctx, []engine.Export{r.exportOf(id)}))
-	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{deleted}))
-	ctx, cancel := context.WithCancel(r.ctx)
-	fake.Inject(spdktest.Fault{Method: "bdev_lvol_delete", Match: notTheMark, Do: spdktest.DropConnection, When: spdktest.After})
-	_, err := r.engine.Clear(ctx, r.device.ID)
-	cancel()
-	r.Expect(err).To(MatchError(engine.ErrUnavailable))
+	_, err := spdkrpc.Call(r.ctx, r.client, spdkrpc.BdevLvolDelete{Name: r.lvstoreOf(id) + "/clean"})
+	check(t, err)
 	r.engine = r.machine.engine(t)
+	r.state()
+	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{deleted}))
 	r.clear()
 	r.Expect(r.lvols()).NotTo(HaveKey("x-" + string(deleted)))
-	r.Expect(r.clean()).To(BeFalse())
+	r.engine = r.machine.engine(t)
+	r.clear()
+	r.Expect(r.marks("")).To(BeEmpty(), "who clears it does not say that somebody knows")
+	r.reopened()
+	r.Expect(r.engine.Export(r.ctx, []engine.Export{r.exportOf(id)})).To(HaveExactElements(MatchError(engine.ErrBusy)))
 }
 
 // TestMarkThatCannotBeMade keeps what was deleted: a target that ended then would pass for clean.

@@ -42,7 +42,8 @@ func (e *Engine) clearingOf(device string) *clearing {
 // mayClear says that something of a pool may be left to clear.
 func (e *Engine) mayClear(p *pool) { e.clearingOf(p.Device).due.Store(true) }
 
-// lookForGarbage that Clear is not at already, and for pools that may get their mark.
+// lookForGarbage that Clear is not at already, and for pools that may get their mark. Of one that is not clean, and
+// that this process has not looked at, nobody knows.
 func (s *session) lookForGarbage(st *store) {
 	garbage := st.garbage()
 	due := map[*pool]bool{}
@@ -50,7 +51,8 @@ func (s *session) lookForGarbage(st *store) {
 		due[garbage[i].pool] = true
 	}
 	for _, p := range st.pools {
-		if p.Err == nil && s.leaving[p.Device] == 0 && (due[p] || s.mayCertify(p)) {
+		unknown := s.life.trust[p.Device] == nil && !p.clean()
+		if p.Err == nil && s.leaving[p.Device] == 0 && (due[p] || unknown || s.mayCertify(p)) {
 			s.mayClear(p)
 		}
 	}
@@ -87,7 +89,7 @@ func (e *Engine) clearOnce(ctx context.Context, c *clearing, device string) (cle
 		defer s.release(p)
 		return false, s.certify(p)
 	}
-	if err := s.soil(p); err != nil {
+	if err := s.mark(p); err != nil {
 		s.letGo(chosen)
 		return false, err
 	}
@@ -120,6 +122,12 @@ func (e *Engine) choose(ctx context.Context, device string) (*session, *pool, []
 	defer end()
 	if err != nil {
 		return nil, nil, nil, err
+	}
+	if s.life.trust[device] == nil {
+		// Before anything is deleted: a pool that was clean until then is known to be.
+		if err := s.look(device); err != nil {
+			return nil, nil, nil, err
+		}
 	}
 	st, err := s.readFinishedStore()
 	if err != nil {
@@ -160,6 +168,20 @@ func (e *Engine) choose(ctx context.Context, device string) (*session, *pool, []
 		}
 	}
 	return &session{Engine: e, ctx: ctx, conn: s.conn}, p, chosen, nil
+}
+
+// mark a pool from which something is going to be deleted. One of which nothing is known gets no mark, which would say
+// that somebody knows.
+func (s *session) mark(p *pool) error {
+	known := s.knows(p)
+	if !known && !p.clean() {
+		return nil
+	}
+	err := s.soil(p)
+	if err == nil && known {
+		s.sign(p)
+	}
+	return err
 }
 
 // release a pool that was looked at.
@@ -243,9 +265,17 @@ func (s *session) isOpen(p *pool) bool {
 	return t == nil || t.open
 }
 
+// knows whether all free clusters of a pool were looked at.
+func (s *session) knows(p *pool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.life.trust[p.Device]
+	return t != nil && t.known
+}
+
 // pause for as long as something took that was begun then, and mostPause at most: hosts keep half of the drive's time
-// from what is cleared in up to that long. Within one lvol there is no pause: SPDK clears all of it as fast as the drive
-// takes it.
+// from what is cleared in up to that long. Within one lvol there is no pause: SPDK clears all of it as fast as the
+// drive takes it.
 func (s *session) pause(begun time.Time) {
 	select {
 	case <-s.ctx.Done():

@@ -50,8 +50,8 @@ func TestDeletionHoldsUpNobody(t *testing.T) {
 	r.Expect(<-cleared).To(MatchError(context.Canceled))
 }
 
-// TestPoolsAreClearedBesideEachOther: what is cleared on one drive may take hours, or never end. Another drive is cleared
-// meanwhile, serves hosts that wait for its free space, and is marked as clean.
+// TestPoolsAreClearedBesideEachOther: what is cleared on one drive may take hours, or never end. Another drive is
+// cleared meanwhile, serves hosts that wait for its free space, and is marked as clean.
 func TestPoolsAreClearedBesideEachOther(t *testing.T) {
 	t.Setenv(spdktest.TargetVariable, "")
 	for name, slow := range map[string]struct {

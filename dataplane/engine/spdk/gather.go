@@ -29,7 +29,7 @@ func (e *Engine) Gather(ctx context.Context) (engine.State, error) {
 	s.admitCleared(st)
 	s.lookForGarbage(st)
 	for _, p := range st.pools {
-		p.ClearingBytes = st.clearingBytes(p, e.leaving[p.Device] > 0 || e.life.uncleared[p.Device])
+		p.ClearingBytes = st.clearingBytes(p, s.hasUnlisted(p))
 	}
 	e.observed.Store(st.observed())
 	state := st.state()

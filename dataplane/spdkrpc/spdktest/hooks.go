@@ -95,9 +95,31 @@ func (t *Target) HoldIO(volume string) (release func(), err error) {
 func (t *Target) Mute(address string) {
 	t.do(func() {
 		for _, c := range t.app.controllers {
-			c.mute = c.mute || c.drive.Address == address
+			if c.drive.Address == address {
+				c.mute, c.bdev.hangs = true, true
+			}
 		}
 	})
+}
+
+// Hang makes the drive under an lvstore answer nothing that SPDK writes for an operation on a logical volume there, and
+// so SPDK answer none of them, until goOn is called.
+func (t *Target) Hang(lvstore string) (goOn func()) {
+	hang := func(hangs bool) {
+		t.do(func() {
+			s, e := t.app.findStore("", lvstore)
+			if e != 0 {
+				return
+			}
+			s.base.hangs = hangs
+			for _, f := range s.base.waiting {
+				t.app.post(f)
+			}
+			s.base.waiting = nil
+		})
+	}
+	hang(true)
+	return func() { hang(false) }
 }
 
 // A Connection is a controller of a host, as the target knows it: what Connect made.

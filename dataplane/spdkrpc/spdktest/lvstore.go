@@ -152,9 +152,11 @@ func (a *app) startOne(s *lvstore, parts int, done func()) bool {
 		return false
 	}
 	s.inFlight += parts
-	complete := func() {
-		if a.isMute(s.base) {
-			return // SPDK waits for the drive
+	var complete func()
+	complete = func() {
+		if s.base.hangs {
+			s.base.waiting = append(s.base.waiting, complete)
+			return
 		}
 		s.inFlight -= parts
 		done()

@@ -95,11 +95,6 @@ func (a *app) bdevNvmeAttach(r *request) {
 	a.post(func() { r.answer([]string{b.name}) })
 }
 
-// isMute says whether the drive under a bdev is dead.
-func (a *app) isMute(b *bdev) bool {
-	return slices.ContainsFunc(a.controllers, func(c *nvmeController) bool { return c.mute && c.bdev == b })
-}
-
 func (a *app) attached(address string) bool {
 	return slices.ContainsFunc(a.controllers, func(c *nvmeController) bool {
 		return strings.EqualFold(c.drive.Address, address)
