@@ -76,14 +76,15 @@ type Engine interface {
 	SetQoS(ctx context.Context, limits []VolumeQoS) []error
 
 	// DeleteVolumes deletes volumes, in constant time whatever their size. One that is exported fails with ErrInUse and
-	// keeps its data; one that is not there is not an error. Their space may come back later: see Clearer.
+	// keeps its data; one that is not there is not an error. Their space may come back later: see Clearer. One that
+	// cannot be put aside until then fails with ErrBusy, and is listed, but cannot be used, until it is cleared.
 	DeleteVolumes(ctx context.Context, ids []ID) []error
 
 	// CreateSnapshots freezes volumes' data, atomically for each. A source that is missing fails with ErrNotFound.
 	CreateSnapshots(ctx context.Context, snapshots []SnapshotSpec) []error
 
 	// DeleteSnapshots deletes snapshots, in constant time whatever their size. Volumes made from them keep their data.
-	// Their space may come back later: see Clearer.
+	// Their space may come back later: see Clearer. One that cannot be put aside until then fails as a volume does.
 	DeleteSnapshots(ctx context.Context, ids []ID) []error
 
 	// Export makes each export as given: subsystem, namespaces and admitted

@@ -86,6 +86,7 @@ func (s *session) unlearn(device string) {
 	delete(s.life.trust, device)
 	delete(s.life.uncleared, device)
 	delete(s.life.asked, device)
+	s.life.condemned.forget(device)
 }
 
 // clean: its marks say that all free clusters are zeroes.

@@ -113,8 +113,9 @@ func (e *Engine) clearOnce(ctx context.Context, c *clearing, device string) (cle
 }
 
 // choose what is cleared next of a pool: held clusters, for which hosts may wait, then a snapshot, whose neighbours
-// have to wait for it, and then all volumes. A pool of which nothing is chosen may be clean, and then counts as one that
-// is being cleared, until release. The pool is nil when there is nothing to do.
+// have to wait for it, then what is condemned, which stays in its user's sight until it is gone, and then all volumes.
+// A pool of which nothing is chosen may be clean, and then counts as one that is being cleared, until release. The pool
+// is nil when there is nothing to do.
 func (e *Engine) choose(ctx context.Context, device string) (*session, *pool, []*lvol, error) {
 	look, cancel := context.WithTimeout(ctx, lookPatience)
 	defer cancel()
@@ -139,7 +140,7 @@ func (e *Engine) choose(ctx context.Context, device string) (*session, *pool, []
 		return nil, nil, nil, nil
 	}
 	p := st.pools[at]
-	var held, snapshots, volumes []*lvol
+	var held, snapshots, condemned, volumes []*lvol
 	garbage := st.garbage()
 	for _, i := range independent(garbage) {
 		l := garbage[i]
@@ -147,6 +148,10 @@ func (e *Engine) choose(ctx context.Context, device string) (*session, *pool, []
 		case l.pool != p || l.unfinished():
 		case l.kind == freeLvol:
 			held = append(held, l)
+		case l.condemned:
+			if !l.claimed { // SPDK would delete it under its export
+				condemned = append(condemned, l)
+			}
 		case l.kind == deletedLvol:
 			volumes = append(volumes, l)
 		default:
@@ -154,7 +159,7 @@ func (e *Engine) choose(ctx context.Context, device string) (*session, *pool, []
 		}
 	}
 	slices.SortFunc(held, func(a, b *lvol) int { return strings.Compare(a.name, b.name) }) // as they were made
-	chosen := slices.Concat(held, snapshots[:min(1, len(snapshots))], volumes)
+	chosen := slices.Concat(held, snapshots[:min(1, len(snapshots))], condemned, volumes)
 	if len(chosen) == 0 {
 		if !s.mayCertify(p) {
 			return nil, nil, nil, nil
@@ -217,14 +222,14 @@ func (e *Engine) idle(lvols ...*lvol) error {
 	return nil
 }
 
-// clear an lvol that was chosen.
+// clear an lvol that was chosen. One that is condemned and not found, SPDK may only have forgotten.
 func (s *session) clear(l *lvol) (done bool, err error) {
 	defer func() { s.tried(l, err) }()
 	_, err = spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevLvolDelete{Name: l.bdev})
 	switch {
-	case errors.Is(err, spdkrpc.ErrNotFound):
+	case errors.Is(err, spdkrpc.ErrNotFound) && !l.condemned:
 		return false, nil
-	case err == nil && l.kind == snapshotLvol:
+	case err == nil && l.kind == snapshotLvol && !l.condemned:
 		_, err = spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevLvolDelete{Name: l.pool.lvols[markName(l.id)].bdev})
 	}
 	return err == nil, err
@@ -235,9 +240,13 @@ func (s *session) tried(l *lvol, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.leave(l)
-	if err != nil && s.life.conn == s.conn {
+	if s.life.conn != s.conn {
+		return
+	}
+	if err != nil {
 		s.life.uncleared[l.pool.Device] = true
 	}
+	s.life.condemned.tried(l, err)
 }
 
 // letGo of lvols that were chosen, and were not tried.

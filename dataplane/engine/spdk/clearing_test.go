@@ -166,13 +166,88 @@ func TestDeletedVolumesGoBeforeTheirSnapshots(t *testing.T) {
 	r.Expect(fake.Dirty(lvstore)).To(BeZero())
 }
 
-// TestVolumeThatCannotBeRenamed, because that takes metadata pages, is deleted as it is.
+// noPages for another name: SPDK has changed the alias before it finds out. The fake has changed the name, too.
+func noPages(fake *spdktest.Target) {
+	fake.Inject(spdktest.Fault{Method: "bdev_lvol_rename", When: spdktest.After, Error: &spdktest.AnswerError{Code: -12, Message: "Cannot allocate memory"}})
+}
+
+// TestVolumeThatCannotBeRenamed, because that takes metadata pages, is deleted as it is. That holds up nobody, and is
+// not said to be done before it is.
 func TestVolumeThatCannotBeRenamed(t *testing.T) {
 	r, fake := newFakeRig(t)
 	id := r.create(engine.Source{}, 400*mib)
-	fake.Inject(spdktest.Fault{Method: "bdev_lvol_rename", Times: -1, Error: &spdktest.AnswerError{Code: -12, Message: "Cannot allocate memory"}})
+	bdev := r.lvols()[string(id)].UUID
+	noPages(fake)
+	slow := fake.Inject(spdktest.Fault{Method: "bdev_lvol_delete", Match: func(params json.RawMessage) bool { return nameIn(params) == bdev }, Times: -1, When: spdktest.After, Delay: time.Hour})
+	leaving := func() {
+		t.Helper()
+		r.Expect(r.engine.DeleteVolumes(r.ctx, []engine.ID{id})).To(HaveExactElements(MatchError(engine.ErrBusy)))
+		r.Expect(r.state().Volumes).To(HaveExactElements(And(HaveField("ID", id), HaveField("SizeBytes", int64(400*mib)))))
+		r.Expect(r.engine.CreateVolumes(r.ctx, []engine.VolumeSpec{{ID: id, Pool: r.device.ID, SizeBytes: 16 * mib}})).To(HaveExactElements(MatchError(engine.ErrBusy)))
+		r.Expect(r.engine.Export(r.ctx, []engine.Export{r.exportOf(id)})).To(HaveExactElements(MatchError(engine.ErrNotFound)))
+	}
+	leaving()
+	r.Expect(r.lvols()).To(HaveKey(string(id)), "for another process")
+	ctx, cancel := context.WithCancel(r.ctx)
+	ended := make(chan error)
+	go func() {
+		_, err := r.engine.Clear(ctx, r.device.ID)
+		ended <- err
+	}()
+	r.Eventually(r.lvols).Should(BeEmpty(), "SPDK lists it no more")
+	leaving()
+	cancel()
+	r.Expect(<-ended).To(MatchError(context.Canceled))
+	leaving()
+	slow()
+
+	r.reopened()
 	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{id}))
-	r.Expect(r.lvols()).To(BeEmpty())
+	r.Expect(r.state().Volumes).To(BeEmpty())
+}
+
+// TestCondemnedVolumeComesBack to a process or a target that does not know of it, is deleted again, and goes.
+func TestCondemnedVolumeComesBack(t *testing.T) {
+	for name, again := range map[string]func(r *rig){
+		"another process": func(r *rig) { r.engine = r.machine.engine(r.t) },
+		"another life":    (*rig).reopened,
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, fake := newFakeRig(t)
+			id := r.create(engine.Source{}, 400*mib)
+			noPages(fake)
+			r.Expect(r.engine.DeleteVolumes(r.ctx, []engine.ID{id})).To(HaveExactElements(MatchError(engine.ErrBusy)))
+			again(r)
+			r.Expect(r.state().Volumes).To(HaveLen(1))
+			noPages(r.fake())
+			r.Expect(r.engine.DeleteVolumes(r.ctx, []engine.ID{id})).To(HaveExactElements(MatchError(engine.ErrBusy)))
+			r.clear()
+			r.Expect(r.state().Volumes).To(BeEmpty())
+			r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{id}))
+			r.Expect(r.lvols()).To(BeEmpty())
+			r.Expect(r.clean()).To(BeTrue())
+		})
+	}
+}
+
+// TestSnapshotThatCannotBeMarked goes when SPDK has deleted it, and not before.
+func TestSnapshotThatCannotBeMarked(t *testing.T) {
+	r, fake := newFakeRig(t)
+	id := r.create(engine.Source{}, 16*mib)
+	snapshot := r.snap(id)
+	full := fake.Inject(spdktest.Fault{Method: "bdev_lvol_create", Times: -1, Error: &spdktest.AnswerError{Code: -12, Message: "Cannot allocate memory"}})
+	r.Expect(r.engine.DeleteSnapshots(r.ctx, []engine.ID{snapshot})).To(HaveExactElements(MatchError(engine.ErrBusy)))
+	r.Expect(r.engine.DeleteSnapshots(r.ctx, []engine.ID{snapshot})).To(HaveExactElements(MatchError(ContainSubstring("deleted as it is"))))
+	r.Expect(r.state().Snapshots).To(HaveExactElements(HaveField("ID", snapshot)))
+	r.Expect(r.engine.CreateSnapshots(r.ctx, []engine.SnapshotSpec{{ID: snapshot, Volume: id}})).To(HaveExactElements(MatchError(engine.ErrBusy)))
+	_, err := r.engine.Clear(r.ctx, r.device.ID)
+	r.Expect(err).To(MatchError(engine.ErrBusy), "there is no page for the mark of a clean pool either")
+	full()
+	r.Expect(r.state().Snapshots).To(BeEmpty())
+	r.done(r.engine.DeleteSnapshots(r.ctx, []engine.ID{snapshot}))
+	r.clear()
+	r.Expect(r.lvols()).To(HaveLen(1))
+	r.Expect(r.clean()).To(BeTrue())
 }
 
 // TestNeighboursOfADeletedSnapshotWait: a deletion that meets an operation on the clone is refused by SPDK, which then

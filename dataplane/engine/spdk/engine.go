@@ -113,6 +113,8 @@ type life struct {
 	// uncleared pools, by their devices, are those where SPDK could not delete something. It may list it no more, and
 	// it still takes its space.
 	uncleared map[string]bool
+	// condemned are volumes and snapshots that only this process knows to be deleted.
+	condemned condemned
 	// trust in pools' free clusters, by their devices.
 	trust map[string]*trust
 	// asked are drives that SPDK drives itself, and that owe an answer, by their IDs.
@@ -139,7 +141,7 @@ func (e *Engine) begin(ctx context.Context) (s *session, end func(), err error) 
 		err = fmt.Errorf("%w: %s: %w", engine.ErrUnavailable, e.config.Socket, err)
 	}
 	if e.life.conn != conn {
-		e.life = life{conn: conn, uncleared: map[string]bool{}, trust: map[string]*trust{}, asked: map[string]*asking{}}
+		e.life = life{conn: conn, uncleared: map[string]bool{}, condemned: condemned{}, trust: map[string]*trust{}, asked: map[string]*asking{}}
 	}
 	return &session{Engine: e, ctx: ctx, conn: conn}, e.mu.Unlock, err
 }
