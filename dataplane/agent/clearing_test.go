@@ -5,8 +5,10 @@
 package agent
 
 import (
+	"context"
 	"encoding/json"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -65,6 +67,55 @@ func TestDeletedVolumesAreClearedBesideTheRest(t *testing.T) {
 	fake.start()
 	l.Eventually(func() int64 { return clearing(l) }, patience, interval).Should(BeZero())
 	l.Eventually(func() string { return l.nvmfNode().Status.Capacity.Free.String() }, patience, interval).Should(Equal(capacity.String()))
+}
+
+// stepwise is an engine that clears a pool when it is told to.
+type stepwise struct {
+	engine.Engine
+	begun   chan string
+	end     map[string]chan struct{}
+	running atomic.Int32
+}
+
+func (s *stepwise) Clear(ctx context.Context, pool string) (bool, error) {
+	s.running.Add(1)
+	defer s.running.Add(-1)
+	s.begun <- pool
+	select {
+	case <-s.end[pool]:
+		return true, nil
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+}
+
+// TestPoolsAreClearedBesideEachOther: no pool waits for another, each is cleared once at a time, and again when it was
+// asked for meanwhile. Who ends the clearing waits for all of it.
+func TestPoolsAreClearedBesideEachOther(t *testing.T) {
+	g := NewWithT(t)
+	e := &stepwise{begun: make(chan string, 8), end: map[string]chan struct{}{"slow": make(chan struct{}), "quick": make(chan struct{})}}
+	c := NewClearing()
+	ctx, cancel := context.WithCancel(t.Context())
+	stopped := make(chan error)
+	go func() { stopped <- c.Start(ctx) }()
+	pools := []engine.Pool{{Device: "slow"}, {Device: "quick"}, {Device: "lost", Err: engine.ErrUnavailable}}
+	c.Use(e, pools)
+	g.Expect([]string{<-e.begun, <-e.begun}).To(ConsistOf("slow", "quick"))
+	e.end["quick"] <- struct{}{}
+	<-c.changed
+	c.Use(e, pools)
+	g.Expect(<-e.begun).To(Equal("quick"))
+	c.Use(e, pools)
+	g.Eventually(func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.running[clearable{e, "quick"}]
+	}, patience, interval).Should(BeTrue())
+	e.end["quick"] <- struct{}{}
+	g.Expect(<-e.begun).To(Equal("quick"), "it was asked for meanwhile")
+	cancel()
+	g.Expect(<-stopped).To(Succeed())
+	g.Expect(e.running.Load()).To(BeZero())
 }
 
 // clearing bytes of the node's first pool; -1 while it says nothing of it.

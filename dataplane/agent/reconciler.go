@@ -142,7 +142,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if err := ctx.Err(); err != nil {
 		return reconcile.Result{}, err
 	}
-	r.Clearing.Use(e)
+	r.Clearing.Use(e, s.Target.State.Pools)
 	if s.Target.Err == nil {
 		r.Notes.Use(e, d.Notes)
 	}

@@ -76,14 +76,15 @@ type Engine interface {
 	SetQoS(ctx context.Context, limits []VolumeQoS) []error
 
 	// DeleteVolumes deletes volumes, in constant time whatever their size. One that is exported fails with ErrInUse and
-	// keeps its data; one that is not there is not an error. Their space may come back later: see Clearer.
+	// keeps its data; one that is not there is not an error. Their space may come back later: see Clearer. One that
+	// cannot be put aside until then fails with ErrBusy, and is listed, but cannot be used, until it is cleared.
 	DeleteVolumes(ctx context.Context, ids []ID) []error
 
 	// CreateSnapshots freezes volumes' data, atomically for each. A source that is missing fails with ErrNotFound.
 	CreateSnapshots(ctx context.Context, snapshots []SnapshotSpec) []error
 
 	// DeleteSnapshots deletes snapshots, in constant time whatever their size. Volumes made from them keep their data.
-	// Their space may come back later: see Clearer.
+	// Their space may come back later: see Clearer. One that cannot be put aside until then fails as a volume does.
 	DeleteSnapshots(ctx context.Context, ids []ID) []error
 
 	// Export makes each export as given: subsystem, namespaces and admitted
@@ -149,10 +150,12 @@ type Watcher interface {
 // pool keeps its space until it is cleared. That goes on where it was after a restart of agent or target. After the end
 // of a target free space may have to be cleared as well: until enough of it is, Export fails with ErrBusy.
 type Clearer interface {
-	// Clear what was deleted, and free space that may hold old data, beside all other calls, until nothing is left that
-	// can be cleared now. In each pool it does one thing at a time, and pauses after it. It answers whether any space
-	// came back. What fails is tried again by a call that follows a Gather.
-	Clear(ctx context.Context) (cleared bool, err error)
+	// Clear what was deleted in a pool, by its Device, and free space of it that may hold old data, beside all other
+	// calls, until nothing is left that can be cleared now. It does one thing at a time, and pauses after it; that may
+	// take hours, and does not end where a drive answers nothing. Pools are cleared beside each other, and a second
+	// call for one waits for the first. It answers whether any space came back. What fails is tried again by a call
+	// that follows a Gather. A pool that is not there, or cannot be read, has nothing to clear.
+	Clear(ctx context.Context, pool string) (cleared bool, err error)
 }
 
 // NoteKeeper is an engine that can keep a note beside each volume and snapshot, in its pool. A note goes where its pool

@@ -258,8 +258,7 @@ func (s *serving) fill(plan v1alpha1.Plan, volume engine.VolumeSpec, export engi
 func (s *serving) clear() {
 	s.t.Helper()
 	s.Eventually(func(g Gomega) {
-		_, err := s.engine.Clear(s.ctx)
-		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(enginetest.Clear(s.ctx, s.engine)).To(Succeed())
 		state, err := s.engine.Gather(s.ctx)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(state.Pools).To(HaveEach(HaveField("ClearingBytes", BeZero())))

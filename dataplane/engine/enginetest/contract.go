@@ -4,6 +4,7 @@ package enginetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -208,15 +209,23 @@ func (s *suite) state() engine.State {
 // clear what was deleted, where the engine does not do so at once.
 func (s *suite) clear() {
 	s.t.Helper()
-	e := s.fresh()
+	s.Expect(Clear(s.ctx, s.fresh())).To(Succeed())
+}
+
+// Clear what was deleted in all pools of an engine, one after another, as far as it can be now, where the engine does
+// not do so at once.
+func Clear(ctx context.Context, e engine.Engine) error {
+	state, err := e.Gather(ctx) // which sees what another process has left
 	clearer, ok := e.(engine.Clearer)
-	if !ok {
-		return
+	if err != nil || !ok {
+		return err
 	}
-	_, err := e.Gather(s.ctx)
-	s.Expect(err).NotTo(HaveOccurred())
-	_, err = clearer.Clear(s.ctx)
-	s.Expect(err).NotTo(HaveOccurred())
+	var errs []error
+	for _, p := range state.Pools {
+		_, err := clearer.Clear(ctx, p.Device)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 func (s *suite) volume(id engine.ID) *engine.Volume {

@@ -149,7 +149,10 @@ func (h *host) format(ctx context.Context, d engine.Device, block, dir string) e
 	if err := h.checkDrive(d); err != nil {
 		return err
 	}
-	args := []string{"-q", "-L", PoolLabel}
+	// -K: it would have the drive discard all that it has first, however long that takes, and all other calls wait for
+	// this one. Nobody needs it: what a volume never wrote is a hole of its file, and reads as zeroes, whatever the
+	// drive holds there.
+	args := []string{"-q", "-K", "-L", PoolLabel}
 	switch is {
 	case ours:
 		return nil

@@ -12,7 +12,9 @@ import (
 	"k8s.io/utils/exec"
 	testingexec "k8s.io/utils/exec/testing"
 
+	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/device"
+	"github.com/weft-storage/weft/dataplane/engine"
 )
 
 func superblock(label string, inProgress byte) []byte {
@@ -91,9 +93,34 @@ func TestProbe(t *testing.T) {
 	})
 }
 
+// TestFormatDoesNotDiscard, which would take as long as the drive is large.
+func TestFormatDoesNotDiscard(t *testing.T) {
+	root := t.TempDir()
+	path := filepath.Join(root, "drive")
+	if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, v1alpha1.MinXFSBytes)); err != nil {
+		t.Fatal(err)
+	}
+	fake := &testingexec.FakeExec{CommandScript: []testingexec.FakeCommandAction{
+		fakeCommand(t, []string{"blkid", "-p", "-o", "export", path}, "", 2),
+		fakeCommand(t, []string{"mkfs.xfs", "-q", "-K", "-L", PoolLabel, "-m", "reflink=1", path}, "", 0),
+	}}
+	h := &host{root: root, exec: fake}
+	if err := h.format(t.Context(), engine.Device{ID: "/drive", Path: "/drive", FileBytes: v1alpha1.MinXFSBytes}, "/drive", filepath.Join(root, "pool")); err != nil {
+		t.Error(err)
+	}
+	if fake.CommandCalls != 2 {
+		t.Errorf("ran %d commands", fake.CommandCalls)
+	}
+}
+
 // fakeExec expects one command.
 func fakeExec(t *testing.T, want []string, stdout string, exit int) exec.Interface {
-	return &testingexec.FakeExec{CommandScript: []testingexec.FakeCommandAction{func(name string, args ...string) exec.Cmd {
+	return &testingexec.FakeExec{CommandScript: []testingexec.FakeCommandAction{fakeCommand(t, want, stdout, exit)}}
+}
+
+// fakeCommand that is expected.
+func fakeCommand(t *testing.T, want []string, stdout string, exit int) testingexec.FakeCommandAction {
+	return func(name string, args ...string) exec.Cmd {
 		if got := append([]string{name}, args...); strings.Join(got, " ") != strings.Join(want, " ") {
 			t.Errorf("ran %v, want %v", got, want)
 		}
@@ -108,5 +135,5 @@ func fakeExec(t *testing.T, want []string, stdout string, exit int) exec.Interfa
 			return []byte(stdout), nil, nil
 		}}
 		return cmd
-	}}}
+	}
 }

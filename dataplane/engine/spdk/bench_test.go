@@ -17,6 +17,7 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/engine/enginetest"
 	"github.com/weft-storage/weft/dataplane/engine/spdk"
 	"github.com/weft-storage/weft/dataplane/spdkrpc"
 	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
@@ -331,12 +332,7 @@ func (x *bench) relaunch() {
 }
 
 // clear what was deleted, which no benchmark of deletions waits for.
-func (x *bench) clear() {
-	_, err := x.engine.Gather(x.ctx)
-	check(x, err)
-	_, err = x.engine.Clear(x.ctx)
-	check(x, err)
-}
+func (x *bench) clear() { check(x, enginetest.Clear(x.ctx, x.engine)) }
 
 // refill a target that has lost everything.
 func (x *bench) refill(t things) time.Duration {

@@ -17,7 +17,8 @@ import (
 	"github.com/weft-storage/weft/dataplane/engine"
 )
 
-// blankPatience is how long OpenPools waits for the kernel; of most devices, and of files, it needs less.
+// blankPatience is how long OpenPools waits for the kernel, and all other calls with it: most devices, and files, are
+// done before, and are pools with this call. What takes longer, as its size may make it, goes on without the lock.
 const blankPatience = 2 * time.Second
 
 // blanking of a device by the kernel, before the target has it.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/go-logr/logr"
 	"github.com/google/uuid"
 
 	"github.com/weft-storage/weft/dataplane/engine"
@@ -18,6 +19,9 @@ const (
 	// lvstore (need_cluster_alloc of lib/blob/blobstore.c). SPDK has a thread for each core, of which DPDK takes 128 at
 	// most, and one more.
 	copiesInFlight = 256
+	// signedIOPS is the limit that the mark of a soiled pool gets, in IOPS, once all free clusters were looked at.
+	// Nobody reads or writes the mark, and a target forgets limits when it ends.
+	signedIOPS = 1000
 	// holdBytes of an lvol that holds free clusters: how much is cleared between two pauses.
 	holdBytes = 16 << 30
 )
@@ -28,6 +32,8 @@ type trust struct {
 	known bool
 	// open: hosts may be given volumes of it.
 	open bool
+	// inherited: an agent before this one may have had SPDK delete what it lists no more. Until the pool is clean.
+	inherited bool
 	// free and needed bytes, while it is not.
 	free, needed int64
 	// err is why nothing is known, and nothing is held.
@@ -41,26 +47,36 @@ type trust struct {
 // not clean all free clusters are held by lvols, which Clear deletes like any other. Where it is, only copies were cut
 // off: SPDK takes the lowest free cluster, and none was freed meanwhile, so they are among the first that are free.
 //
+// A pool that hosts use, or whose mark is signed, was looked at by an agent before this one in this life of the target.
+// Since then all that was freed was cleared, and what could not be cleared SPDK does not free
+// (blob_persist_clear_clusters_cpl). So this one goes on where that was, if it kept marks. Nothing is known of a pool
+// that hosts use and that has neither mark.
+//
 // A target that was killed while it took a snapshot may count clusters twice that both have, and so fewer free ones
 // than there are (bs_load_replay_md_parse_page). Then the highest are not held. They are the last that SPDK gives out,
 // and count as space that is to be cleared, which is not promised to anybody.
-func (s *session) distrust(st *store) {
+func (s *session) distrust(st *store, devices ...string) {
 	for _, p := range st.pools {
+		if len(devices) > 0 && !slices.Contains(devices, p.Device) {
+			continue
+		}
 		was := s.life.trust[p.Device]
-		if p.Err != nil || was != nil && was.err == nil {
+		if p.Err != nil || was != nil && was.err == nil || s.leaving[p.Device] > 0 {
 			continue
 		}
 		clean := p.clean()
-		t := &trust{known: clean, open: true}
-		if !p.served() {
+		t := &trust{known: clean || p.lvols[soiledName] != nil, open: true, inherited: !clean}
+		if !p.served() && !p.signed() {
 			clean = clean && p.TotalBytes-p.FreeBytes == p.ownBytes()
 			if !clean || p.has(func(l *lvol) bool { return l.base != "" }) {
 				t.err = s.hold(p, clean)
 				t.known, t.open = t.err == nil, false
+				if t.known {
+					s.sign(p)
+				}
 			}
 		}
 		s.life.trust[p.Device] = t
-		s.deleted.Store(true)
 	}
 	s.admitCleared(st)
 }
@@ -70,6 +86,7 @@ func (s *session) unlearn(device string) {
 	delete(s.life.trust, device)
 	delete(s.life.uncleared, device)
 	delete(s.life.asked, device)
+	s.life.condemned.forget(device)
 }
 
 // clean: its marks say that all free clusters are zeroes.
@@ -87,6 +104,24 @@ func (p *pool) ownBytes() int64 {
 // served: an agent has given hosts volumes of it in this life of the target, and saw to its free space before.
 func (p *pool) served() bool {
 	return p.has(func(l *lvol) bool { return l.claimed })
+}
+
+// signed: an agent has looked at its free space in this life of the target.
+func (p *pool) signed() bool {
+	l := p.lvols[soiledName]
+	return l != nil && l.limits.RWIOPS == signedIOPS
+}
+
+// sign the mark of a pool, which is soiled, and all free clusters of which are zeroes, or held, or being cleared.
+// Without that another agent that finds no hosts there holds all of them again.
+func (s *session) sign(p *pool) {
+	if l := p.lvols[soiledName]; l == nil || p.signed() {
+		return
+	}
+	limit := uint64(signedIOPS)
+	if _, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevSetQosLimit{Name: p.lvstore + "/" + soiledName, RWIOPS: &limit}); err != nil {
+		logr.FromContextOrDiscard(s.ctx).Info("Another agent would clear all free space of the pool", "device", p.Device, "reason", err.Error())
+	}
 }
 
 func (p *pool) has(such func(*lvol) bool) bool {
@@ -210,44 +245,37 @@ func (s *session) soil(p *pool) error {
 	return nil
 }
 
-// uncertified pools are those that may get their mark again.
-func (s *session) uncertified(st *store) []*pool {
-	return slices.DeleteFunc(slices.Clone(st.pools), func(p *pool) bool {
-		t := s.life.trust[p.Device]
-		return p.Err != nil || t == nil || !t.known || p.clean() || s.leaving[p.Device] > 0 || s.life.uncleared[p.Device]
-	})
+// hasUnlisted says whether a pool may hold what SPDK does not list, because it deletes or has forgotten it.
+func (s *session) hasUnlisted(p *pool) bool {
+	t := s.life.trust[p.Device]
+	return s.leaving[p.Device] > 0 || s.life.uncleared[p.Device] || (t == nil || t.inherited) && !p.clean()
 }
 
-// certify pools, of which none is being deleted from: they are clean when every allocated cluster is that of an lvol.
-// Then SPDK neither clears one, as it may after a deletion that an agent before this one asked for, nor copies one. The
+// mayCertify says whether a pool may get its mark again.
+func (s *session) mayCertify(p *pool) bool {
+	t := s.life.trust[p.Device]
+	return p.Err == nil && t != nil && t.known && !p.clean() && s.leaving[p.Device] == 0 && !s.life.uncleared[p.Device]
+}
+
+// certify a pool from which nothing is being deleted: it is clean when every allocated cluster is that of an lvol. Then
+// SPDK neither clears one, as it may after a deletion that an agent before this one asked for, nor copies one. The
 // clusters of the lvols were counted before and are not fewer now, so the difference is exact where it is nothing.
-func (s *session) certify(pools []*pool) error {
-	if len(pools) == 0 {
-		return nil
-	}
+func (s *session) certify(p *pool) error {
 	lvstores, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevLvolGetLvstores{})
 	if err != nil {
 		return mapError(err)
 	}
-	errs := make([]error, len(pools))
-	var mark, unmark []int
-	for i, p := range pools {
-		at := slices.IndexFunc(lvstores, func(l spdkrpc.Lvstore) bool { return l.Name == p.lvstore })
-		if at < 0 || int64(lvstores[at].TotalClusters-lvstores[at].FreeClusters)*p.ClusterBytes != p.ownBytes() {
-			continue
-		}
-		if p.lvols[cleanName] == nil {
-			mark = append(mark, i)
-		}
-		if p.lvols[soiledName] != nil {
-			unmark = append(unmark, i)
-		}
+	at := slices.IndexFunc(lvstores, func(l spdkrpc.Lvstore) bool { return l.Name == p.lvstore })
+	if at < 0 || int64(lvstores[at].TotalClusters-lvstores[at].FreeClusters)*p.ClusterBytes != p.ownBytes() {
+		return nil
 	}
-	call(s, mark, errs, func(i int) spdkrpc.Request[string] { return markOf(pools[i].lvstore, cleanName) })
-	call(s, unmark, errs, func(i int) spdkrpc.Request[spdkrpc.Done] {
-		return spdkrpc.BdevLvolDelete{Name: pools[i].lvstore + "/" + soiledName}
-	})
-	return errors.Join(errs...)
+	if p.lvols[cleanName] == nil {
+		_, err = spdkrpc.Call(s.ctx, s.conn, markOf(p.lvstore, cleanName))
+	}
+	if err == nil && p.lvols[soiledName] != nil {
+		_, err = spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevLvolDelete{Name: p.lvstore + "/" + soiledName})
+	}
+	return mapError(err)
 }
 
 // markOf an lvstore: an lvol that is there for its name.
@@ -255,14 +283,15 @@ func markOf(lvstore, name string) spdkrpc.BdevLvolCreate {
 	return spdkrpc.BdevLvolCreate{LvstoreName: lvstore, Name: name, SizeMiB: engine.SizeUnit / mib, Thin: true}
 }
 
-// look at the free clusters of all pools. SPDK lists an lvstore before all that is in it.
-func (s *session) look() error {
+// look at the free clusters of some pools, by their devices, or of all when none is given. SPDK lists an lvstore before
+// all that is in it.
+func (s *session) look(devices ...string) error {
 	if _, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevWaitForExamine{}); err != nil {
 		return mapError(err)
 	}
 	st, err := s.readStore()
 	if err == nil {
-		s.distrust(st)
+		s.distrust(st, devices...)
 	}
 	return err
 }

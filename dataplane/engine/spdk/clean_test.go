@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,8 +29,7 @@ func TestFreeSpaceIsHeldAfterACrash(t *testing.T) {
 	check(t, r.fake().Write(r.lvols()[string(id)].Alias, 0, 50))
 	r.killedWhileItClears(id)
 	r.reopened()
-	lvstore, _, _ := strings.Cut(r.lvols()[string(other)].Alias, "/")
-	r.Expect(r.fake().Dirty(lvstore)).To(BeZero(), "it is held")
+	r.Expect(r.fake().Dirty(r.lvstoreOf(other))).To(BeZero(), "it is held")
 	r.Expect(r.engine.Export(r.ctx, []engine.Export{r.exportOf(other)})[0]).To(And(MatchError(engine.ErrBusy), MatchError(ContainSubstring("may contain old data"))))
 	pool := r.state().Pools[0]
 	r.Expect(pool.FreeBytes).To(BeZero())
@@ -57,21 +57,64 @@ func TestCleanPoolServesAtOnce(t *testing.T) {
 	r.Expect(r.clean()).To(BeTrue())
 }
 
-// TestPoolIsMarkedByWhoKnows: an agent that finds a pool served, and without its mark, cannot tell what is free in it.
-func TestPoolIsMarkedByWhoKnows(t *testing.T) {
-	r, fake := newFakeRig(t)
+// TestAnotherAgentGoesOn where the one before it was, also with what SPDK lists no more because it is clearing it, and
+// holds nothing. The pool is marked once that is done, so that the target's next start finds it clean.
+func TestAnotherAgentGoesOn(t *testing.T) {
+	for name, used := range map[string]bool{"hosts use the pool": true, "nobody uses it": false} {
+		t.Run(name, func(t *testing.T) {
+			r, fake := newFakeRig(t)
+			id, deleted := r.create(engine.Source{}, 16*mib), r.create(engine.Source{}, 16*mib)
+			if used {
+				r.done(r.engine.Export(r.ctx, []engine.Export{r.exportOf(id)}))
+			}
+			check(t, fake.Write(r.lvols()[string(deleted)].Alias, 0, 3))
+			r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{deleted}))
+			fake.Inject(spdktest.Fault{Method: "bdev_lvol_delete", Error: &spdktest.AnswerError{Code: -32603, Message: "Input/output error"}})
+			_, err := r.engine.Clear(r.ctx, r.device.ID)
+			r.Expect(err).To(HaveOccurred())
+			free := r.state().Pools[0].FreeBytes
+			goOn := fake.Hang(r.lvstoreOf(id))
+			ctx, cancel := context.WithCancel(r.ctx)
+			ended := make(chan error)
+			go func() {
+				_, err := r.engine.Clear(ctx, r.device.ID)
+				ended <- err
+			}()
+			r.Eventually(r.lvols).ShouldNot(HaveKey("x-" + string(deleted)))
+			cancel()
+			r.Expect(<-ended).To(MatchError(context.Canceled))
+
+			r.engine = r.machine.engine(t)
+			r.clear()
+			r.Expect(r.state().Pools[0]).To(And(HaveField("ClearingBytes", BeEquivalentTo(3*engine.SizeUnit)), HaveField("FreeBytes", free)))
+			r.Expect(r.clean()).To(BeFalse())
+			goOn()
+			r.Eventually(func() int64 { return r.state().Pools[0].ClearingBytes }).Should(BeZero())
+			r.clear()
+			r.Expect(r.clean()).To(BeTrue())
+			r.reopened()
+			r.done(r.engine.Export(r.ctx, []engine.Export{r.exportOf(id)}))
+		})
+	}
+}
+
+// TestPoolWithoutMarks that hosts use: nobody says that its free space was looked at before they did.
+func TestPoolWithoutMarks(t *testing.T) {
+	r, _ := newFakeRig(t)
 	id, deleted := r.create(engine.Source{}, 16*mib), r.create(engine.Source{}, 16*mib)
 	r.done(r.engine.Export(r.ctx, []engine.Export{r.exportOf(id)}))
-	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{deleted}))
-	ctx, cancel := context.WithCancel(r.ctx)
-	fake.Inject(spdktest.Fault{Method: "bdev_lvol_delete", Match: notTheMark, Do: spdktest.DropConnection, When: spdktest.After})
-	_, err := r.engine.Clear(ctx)
-	cancel()
-	r.Expect(err).To(MatchError(engine.ErrUnavailable))
+	_, err := spdkrpc.Call(r.ctx, r.client, spdkrpc.BdevLvolDelete{Name: r.lvstoreOf(id) + "/clean"})
+	check(t, err)
 	r.engine = r.machine.engine(t)
+	r.state()
+	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{deleted}))
 	r.clear()
 	r.Expect(r.lvols()).NotTo(HaveKey("x-" + string(deleted)))
-	r.Expect(r.clean()).To(BeFalse())
+	r.engine = r.machine.engine(t)
+	r.clear()
+	r.Expect(r.marks("")).To(BeEmpty(), "who clears it does not say that somebody knows")
+	r.reopened()
+	r.Expect(r.engine.Export(r.ctx, []engine.Export{r.exportOf(id)})).To(HaveExactElements(MatchError(engine.ErrBusy)))
 }
 
 // TestMarkThatCannotBeMade keeps what was deleted: a target that ended then would pass for clean.
@@ -92,7 +135,7 @@ func TestMarkThatCannotBeMade(t *testing.T) {
 				fake.Inject(spdktest.Fault{Method: "bdev_lvol_delete", Error: &spdktest.AnswerError{Code: -32603, Message: "Input/output error"}})
 			}
 			r.state()
-			_, err := r.engine.Clear(r.ctx)
+			_, err := r.engine.Clear(r.ctx, r.device.ID)
 			r.Expect(err).To(HaveOccurred())
 			r.Expect(r.lvols()).To(HaveKey("x-" + string(deleted)))
 			withdraw()
@@ -123,7 +166,7 @@ func TestClearingThatIsInterrupted(t *testing.T) {
 	defer held()
 	ended := make(chan error)
 	go func() {
-		_, err := r.engine.Clear(r.ctx)
+		_, err := r.engine.Clear(r.ctx, r.device.ID)
 		ended <- err
 	}()
 	r.Eventually(func() int { return fake.Calls()["bdev_lvol_delete"] }).Should(BeNumerically(">", 0))
@@ -141,10 +184,7 @@ func TestPoolWhoseDriveComesBack(t *testing.T) {
 	id := r.create(engine.Source{}, 16*mib)
 	r.done(r.engine.Export(r.ctx, []engine.Export{r.exportOf(id)}))
 	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{r.create(engine.Source{}, 16*mib)}))
-	_, err := spdkrpc.Call(r.ctx, r.client, spdkrpc.BdevLvolCreate{
-		LvstoreName: strings.Split(r.lvols()[string(id)].Alias, "/")[0], Name: "soiled", SizeMiB: 4, Thin: true,
-	})
-	check(t, err)
+	r.soil(id)
 	m.Lose(t, r.device)
 	r.done(r.engine.OpenPools(r.ctx, []engine.Device{r.device}))
 	r.Expect(r.engine.Export(r.ctx, []engine.Export{r.exportOf(id)})[0]).To(MatchError(engine.ErrBusy))
@@ -214,16 +254,39 @@ func TestKilledWhileItCopies(t *testing.T) {
 
 func (r *rig) fake() *spdktest.Target { return r.target.(*spdktest.Target) }
 
-// clean says whether the target has the marks of a pool whose free space is.
+// clean says whether the target has the marks of a pool whose free space is, and of no other that is not.
 func (r *rig) clean() bool {
+	r.t.Helper()
+	marks := r.marks("")
+	return slices.Contains(marks, "clean") && !slices.Contains(marks, "soiled")
+}
+
+// marks of free space in an lvstore, or in all of them.
+func (r *rig) marks(lvstore string) []string {
 	r.t.Helper()
 	all, err := spdkrpc.Call(r.ctx, r.client, spdkrpc.BdevLvolGetLvols{})
 	check(r.t, err)
-	names := map[string]bool{}
+	var marks []string
 	for _, l := range all {
-		names[l.Name] = true
+		if strings.HasPrefix(l.Alias, lvstore) && (l.Name == "clean" || l.Name == "soiled") {
+			marks = append(marks, l.Name)
+		}
 	}
-	return names["clean"] && !names["soiled"]
+	return marks
+}
+
+// lvstoreOf a volume.
+func (r *rig) lvstoreOf(id engine.ID) string {
+	r.t.Helper()
+	lvstore, _, _ := strings.Cut(r.lvols()[string(id)].Alias, "/")
+	return lvstore
+}
+
+// soil the free space of a volume's pool, as far as its marks say.
+func (r *rig) soil(id engine.ID) {
+	r.t.Helper()
+	_, err := spdkrpc.Call(r.ctx, r.client, spdkrpc.BdevLvolCreate{LvstoreName: r.lvstoreOf(id), Name: "soiled", SizeMiB: 4, Thin: true})
+	check(r.t, err)
 }
 
 // killedWhileItClears a volume, once its metadata is gone.
@@ -233,7 +296,7 @@ func (r *rig) killedWhileItClears(id engine.ID) {
 	r.state()
 	ended := make(chan error)
 	go func() {
-		_, err := r.engine.Clear(r.ctx)
+		_, err := r.engine.Clear(r.ctx, r.device.ID)
 		ended <- err
 	}()
 	r.Eventually(func() map[string]spdkrpc.Lvol { return r.lvols() }, time.Minute, time.Millisecond).ShouldNot(HaveKey("x-" + string(id)))

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weft-storage/weft/dataplane/engine"
@@ -24,112 +25,175 @@ const (
 
 var _ engine.Clearer = (*Engine)(nil)
 
+// clearing of one pool.
+type clearing struct {
+	// running lets one Clear run at a time.
+	running sync.Mutex
+	// due says that something may be left to clear which nobody has looked at yet.
+	due atomic.Bool
+}
+
+// clearingOf a pool, by its device.
+func (e *Engine) clearingOf(device string) *clearing {
+	c, _ := e.clearings.LoadOrStore(device, &clearing{})
+	return c.(*clearing)
+}
+
+// mayClear says that something of a pool may be left to clear.
+func (e *Engine) mayClear(p *pool) { e.clearingOf(p.Device).due.Store(true) }
+
+// lookForGarbage that Clear is not at already, and for pools that may get their mark. Of one that is not clean, and
+// that this process has not looked at, nobody knows.
+func (s *session) lookForGarbage(st *store) {
+	garbage := st.garbage()
+	due := map[*pool]bool{}
+	for _, i := range independent(garbage) {
+		due[garbage[i].pool] = true
+	}
+	for _, p := range st.pools {
+		unknown := s.life.trust[p.Device] == nil && !p.clean()
+		if p.Err == nil && s.leaving[p.Device] == 0 && (due[p] || unknown || s.mayCertify(p)) {
+			s.mayClear(p)
+		}
+	}
+}
+
 // Clear implements engine.Clearer, by one call for each lvol. Making a volume smaller step by step would bound what
 // SPDK sends to the drive at once, and must not be done: SPDK 26.05 writes empty extent pages before the volume's own
 // page (blob_persist_write_extent_pages), and loads no lvstore that was cut off in between. And it maps clusters of a
 // snapshot that is deleted later beyond the end of such a volume (delete_snapshot_update_extent_pages).
-func (e *Engine) Clear(ctx context.Context) (cleared bool, err error) {
-	e.clearing.Lock()
-	defer e.clearing.Unlock()
-	for e.deleted.Swap(false) {
-		done, err := e.clearOnce(ctx)
+func (e *Engine) Clear(ctx context.Context, device string) (cleared bool, err error) {
+	c := e.clearingOf(device)
+	c.running.Lock()
+	defer c.running.Unlock()
+	for c.due.Swap(false) {
+		done, err := e.clearOnce(ctx, c, device)
 		cleared = cleared || done
 		if err != nil {
 			return cleared, err
 		}
 		if done {
-			e.deleted.Store(true) // it may have made room for more: a snapshot goes after its clones
+			c.due.Store(true) // it may have made room for more: a snapshot goes after its clones
 		}
 	}
 	return cleared, nil
 }
 
-// clearOnce what can be cleared now, each pool's by itself. The engine is locked only while it looks.
-func (e *Engine) clearOnce(ctx context.Context) (cleared bool, err error) {
-	s, chosen, err := e.choose(ctx)
-	if s == nil {
+// clearOnce what can be cleared of a pool now. The engine is locked only while it looks: a drive may answer nothing.
+func (e *Engine) clearOnce(ctx context.Context, c *clearing, device string) (cleared bool, err error) {
+	s, p, chosen, err := e.choose(ctx, device)
+	if err != nil || p == nil {
 		return false, err
 	}
-	pools := map[*pool][]*lvol{}
-	for _, l := range chosen {
-		pools[l.pool] = append(pools[l.pool], l)
+	if len(chosen) == 0 {
+		defer s.release(p)
+		return false, s.certify(p)
 	}
-	var all sync.WaitGroup
-	var mu sync.Mutex
-	errs := []error{err}
-	for _, lvols := range pools {
-		all.Go(func() {
-			for i, l := range lvols {
-				begun := time.Now()
-				done, err := s.clear(l)
-				mu.Lock()
-				cleared = cleared || done
-				if err != nil {
-					errs = append(errs, fmt.Errorf("clear %s: %w", l.alias(), mapError(err)))
-				}
-				mu.Unlock()
-				if s.isOpen(l.pool) {
-					s.pause(begun)
-				}
-				if s.deleted.Load() { // a snapshot may be among it, and comes first
-					s.letGo(lvols[i+1:], nil)
-					break
-				}
-			}
-		})
+	if err := s.mark(p); err != nil {
+		s.letGo(chosen)
+		return false, err
 	}
-	all.Wait()
+	var errs []error
+	for i, l := range chosen {
+		begun := time.Now()
+		done, err := s.clear(l)
+		cleared = cleared || done
+		if err != nil {
+			errs = append(errs, fmt.Errorf("clear %s: %w", l.alias(), mapError(err)))
+		}
+		if s.isOpen(p) {
+			s.pause(begun)
+		}
+		if c.due.Load() { // a snapshot may be among it, and comes first
+			s.letGo(chosen[i+1:])
+			break
+		}
+	}
 	return cleared, errors.Join(errs...)
 }
 
-// choose what is cleared next: of each pool held clusters, for which hosts may wait, then a snapshot, whose neighbours
-// have to wait for it, and then all volumes. Pools of which nothing is chosen may be clean. What fails in one pool
-// keeps no other from being cleared.
-func (e *Engine) choose(ctx context.Context) (*session, []*lvol, error) {
+// choose what is cleared next of a pool: held clusters, for which hosts may wait, then a snapshot, whose neighbours
+// have to wait for it, then what is condemned, which stays in its user's sight until it is gone, and then all volumes.
+// A pool of which nothing is chosen may be clean, and then counts as one that is being cleared, until release. The pool
+// is nil when there is nothing to do.
+func (e *Engine) choose(ctx context.Context, device string) (*session, *pool, []*lvol, error) {
 	look, cancel := context.WithTimeout(ctx, lookPatience)
 	defer cancel()
 	s, end, err := e.begin(look)
 	defer end()
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
+	}
+	if s.life.trust[device] == nil {
+		// Before anything is deleted: a pool that was clean until then is known to be.
+		if err := s.look(device); err != nil {
+			return nil, nil, nil, err
+		}
 	}
 	st, err := s.readFinishedStore()
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	s.admitCleared(st)
-	var chosen, held, volumes []*lvol
+	at := slices.IndexFunc(st.pools, func(p *pool) bool { return p.Device == device && p.Err == nil })
+	if at < 0 {
+		return nil, nil, nil, nil
+	}
+	p := st.pools[at]
+	var held, snapshots, condemned, volumes []*lvol
 	garbage := st.garbage()
 	for _, i := range independent(garbage) {
 		l := garbage[i]
 		switch {
-		case l.unfinished():
+		case l.pool != p || l.unfinished():
 		case l.kind == freeLvol:
 			held = append(held, l)
+		case l.condemned:
+			if !l.claimed { // SPDK would delete it under its export
+				condemned = append(condemned, l)
+			}
 		case l.kind == deletedLvol:
 			volumes = append(volumes, l)
-		case !slices.ContainsFunc(chosen, func(other *lvol) bool { return other.pool == l.pool }):
-			chosen = append(chosen, l)
+		default:
+			snapshots = append(snapshots, l)
 		}
 	}
 	slices.SortFunc(held, func(a, b *lvol) int { return strings.Compare(a.name, b.name) }) // as they were made
-	chosen = slices.Concat(held, chosen, volumes)
-	certain := slices.DeleteFunc(s.uncertified(st), func(p *pool) bool {
-		return slices.ContainsFunc(chosen, func(l *lvol) bool { return l.pool == p })
-	})
-	errs := []error{s.certify(certain)}
-	chosen = slices.DeleteFunc(chosen, func(l *lvol) bool {
-		err := s.soil(l.pool)
-		errs = append(errs, err)
-		return err != nil
-	})
+	chosen := slices.Concat(held, snapshots[:min(1, len(snapshots))], condemned, volumes)
+	if len(chosen) == 0 {
+		if !s.mayCertify(p) {
+			return nil, nil, nil, nil
+		}
+		e.leaving[device]++
+	}
 	for _, l := range chosen {
-		e.leaving[l.pool.Device]++
+		e.leaving[device]++
 		for _, name := range l.changes() {
 			e.busy[name] = true
 		}
 	}
-	return &session{Engine: e, ctx: ctx, conn: s.conn}, chosen, errors.Join(errs...)
+	return &session{Engine: e, ctx: ctx, conn: s.conn}, p, chosen, nil
+}
+
+// mark a pool from which something is going to be deleted. One of which nothing is known gets no mark, which would say
+// that somebody knows.
+func (s *session) mark(p *pool) error {
+	known := s.knows(p)
+	if !known && !p.clean() {
+		return nil
+	}
+	err := s.soil(p)
+	if err == nil && known {
+		s.sign(p)
+	}
+	return err
+}
+
+// release a pool that was looked at.
+func (s *session) release(p *pool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.leaving[p.Device]--
 }
 
 // changes are the aliases of all lvols that SPDK changes when it deletes this one.
@@ -158,31 +222,47 @@ func (e *Engine) idle(lvols ...*lvol) error {
 	return nil
 }
 
-// clear an lvol that was chosen.
+// clear an lvol that was chosen. One that is condemned and not found, SPDK may only have forgotten.
 func (s *session) clear(l *lvol) (done bool, err error) {
-	defer func() { s.letGo([]*lvol{l}, err) }()
+	defer func() { s.tried(l, err) }()
 	_, err = spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevLvolDelete{Name: l.bdev})
 	switch {
-	case errors.Is(err, spdkrpc.ErrNotFound):
+	case errors.Is(err, spdkrpc.ErrNotFound) && !l.condemned:
 		return false, nil
-	case err == nil && l.kind == snapshotLvol:
+	case err == nil && l.kind == snapshotLvol && !l.condemned:
 		_, err = spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevLvolDelete{Name: l.pool.lvols[markName(l.id)].bdev})
 	}
 	return err == nil, err
 }
 
-// letGo of lvols that were chosen.
-func (s *session) letGo(lvols []*lvol, err error) {
+// tried to clear an lvol; err is why SPDK did not.
+func (s *session) tried(l *lvol, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.leave(l)
+	if s.life.conn != s.conn {
+		return
+	}
+	if err != nil {
+		s.life.uncleared[l.pool.Device] = true
+	}
+	s.life.condemned.tried(l, err)
+}
+
+// letGo of lvols that were chosen, and were not tried.
+func (s *session) letGo(lvols []*lvol) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, l := range lvols {
-		s.leaving[l.pool.Device]--
-		for _, name := range l.changes() {
-			delete(s.busy, name)
-		}
-		if err != nil && s.life.conn == s.conn {
-			s.life.uncleared[l.pool.Device] = true
-		}
+		s.leave(l)
+	}
+}
+
+// leave an lvol that was chosen to others. The caller holds mu.
+func (e *Engine) leave(l *lvol) {
+	e.leaving[l.pool.Device]--
+	for _, name := range l.changes() {
+		delete(e.busy, name)
 	}
 }
 
@@ -194,7 +274,17 @@ func (s *session) isOpen(p *pool) bool {
 	return t == nil || t.open
 }
 
-// pause for as long as something took that was begun then: hosts keep half of the drive's time.
+// knows whether all free clusters of a pool were looked at.
+func (s *session) knows(p *pool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.life.trust[p.Device]
+	return t != nil && t.known
+}
+
+// pause for as long as something took that was begun then, and mostPause at most: hosts keep half of the drive's time
+// from what is cleared in up to that long. Within one lvol there is no pause: SPDK clears all of it as fast as the
+// drive takes it.
 func (s *session) pause(begun time.Time) {
 	select {
 	case <-s.ctx.Done():

@@ -75,7 +75,7 @@ func BenchmarkAttachBesideDeletion(b *testing.B) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_, _ = x.engine.Clear(ctx) // which is cut off
+		_, _ = x.engine.Clear(ctx, pool.ID) // which is cut off
 	}()
 	beside := attach(func() bool { return zeroed() > begun+leastZeroed })
 	cleared := zeroed() - begun

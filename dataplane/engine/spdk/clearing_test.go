@@ -40,7 +40,7 @@ func TestDeletionHoldsUpNobody(t *testing.T) {
 	ctx, cancel := context.WithCancel(r.ctx)
 	cleared := make(chan error)
 	go func() {
-		_, err := r.engine.Clear(ctx)
+		_, err := r.engine.Clear(ctx, r.device.ID)
 		cleared <- err
 	}()
 	r.Eventually(func() int { return fake.Calls()["bdev_lvol_delete"] }).Should(BeNumerically(">", 0))
@@ -48,6 +48,61 @@ func TestDeletionHoldsUpNobody(t *testing.T) {
 	r.done(r.engine.Export(r.ctx, []engine.Export{r.exportOf(other), r.exportOf(r.create(engine.Source{}, 16*mib))}))
 	cancel()
 	r.Expect(<-cleared).To(MatchError(context.Canceled))
+}
+
+// TestPoolsAreClearedBesideEachOther: what is cleared on one drive may take hours, or never end. Another drive is
+// cleared meanwhile, serves hosts that wait for its free space, and is marked as clean.
+func TestPoolsAreClearedBesideEachOther(t *testing.T) {
+	t.Setenv(spdktest.TargetVariable, "")
+	for name, slow := range map[string]struct {
+		down func(fake *spdktest.Target, drive spdktest.Drive, volume string)
+		// at this call it does not go on.
+		at string
+	}{
+		"its deletion does not end": {func(fake *spdktest.Target, _ spdktest.Drive, volume string) {
+			fake.Inject(spdktest.Fault{Method: "bdev_lvol_delete", Match: func(params json.RawMessage) bool { return nameIn(params) == volume }, Times: -1, Delay: time.Hour})
+		}, "bdev_lvol_delete"},
+		"its drive answers nothing": {func(fake *spdktest.Target, drive spdktest.Drive, _ string) { fake.Mute(drive.Address) }, "bdev_lvol_create"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMachine(t)
+			devices := m.twoDrives(t)
+			r := rigOf(t, m)
+			r.done(r.engine.OpenPools(r.ctx, devices))
+			r.clear()
+			stuck, gone, served := newID(), newID(), newID()
+			r.done(r.engine.CreateVolumes(r.ctx, []engine.VolumeSpec{
+				{ID: stuck, Pool: devices[0].ID, SizeBytes: 16 * mib}, {ID: gone, Pool: devices[1].ID, SizeBytes: 16 * mib}, {ID: served, Pool: devices[1].ID, SizeBytes: 16 * mib},
+			}))
+			lvstore := r.lvstoreOf(served)
+			r.soil(served)
+			r.reopened()
+			r.done(r.engine.OpenPools(r.ctx, devices))
+			export := []engine.Export{r.exportOf(served)}
+			r.Expect(r.engine.Export(r.ctx, export)[0]).To(MatchError(engine.ErrBusy))
+			r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{stuck, gone}))
+			slow.down(r.fake(), m.fake.Drives[0], r.lvols()["x-"+string(stuck)].UUID)
+
+			before := r.fake().Calls()[slow.at]
+			ctx, cancel := context.WithCancel(r.ctx)
+			defer cancel()
+			ended := make(chan error, 1)
+			go func() {
+				_, err := r.engine.Clear(ctx, devices[0].ID)
+				ended <- err
+			}()
+			r.Eventually(func() int { return r.fake().Calls()[slow.at] }).Should(BeNumerically(">", before))
+
+			_, err := r.engine.Clear(r.ctx, devices[1].ID)
+			r.Expect(err).NotTo(HaveOccurred())
+			r.done(r.engine.Export(r.ctx, export))
+			r.Expect(r.state().Pools).To(ContainElement(And(HaveField("Device", devices[1].ID), HaveField("ClearingBytes", BeZero()))))
+			r.Expect(r.marks(lvstore)).To(ConsistOf("clean"))
+			r.Expect(ended).NotTo(Receive())
+			cancel()
+			r.Expect(<-ended).To(MatchError(context.Canceled))
+		})
+	}
 }
 
 // TestClearedAfterARestart of the target, whatever it was about.
@@ -62,7 +117,7 @@ func TestClearedAfterARestart(t *testing.T) {
 	r.Expect(r.state()).To(And(HaveField("Snapshots", BeEmpty()), HaveField("Volumes", BeEmpty())))
 	r.clear()
 	r.Expect(r.lvols()).To(BeEmpty())
-	cleared, err := r.engine.Clear(r.ctx)
+	cleared, err := r.engine.Clear(r.ctx, r.device.ID)
 	r.Expect(err).NotTo(HaveOccurred())
 	r.Expect(cleared).To(BeFalse())
 }
@@ -92,7 +147,7 @@ func TestDeletedVolumesGoBeforeTheirSnapshots(t *testing.T) {
 	clone := r.create(engine.Source{Volume: source}, 400*mib)
 	check(t, fake.Write(r.lvols()[string(clone)].Alias, 0, 70))
 	between := r.lvols()["c-"+string(clone)].UUID
-	lvstore, _, _ := strings.Cut(r.lvols()[string(clone)].Alias, "/")
+	lvstore := r.lvstoreOf(clone)
 	var deleted []string
 	fake.Inject(spdktest.Fault{Method: "bdev_lvol_delete", Times: -1, Match: func(params json.RawMessage) bool {
 		if notTheMark(params) {
@@ -111,13 +166,88 @@ func TestDeletedVolumesGoBeforeTheirSnapshots(t *testing.T) {
 	r.Expect(fake.Dirty(lvstore)).To(BeZero())
 }
 
-// TestVolumeThatCannotBeRenamed, because that takes metadata pages, is deleted as it is.
+// noPages for another name: SPDK has changed the alias before it finds out. The fake has changed the name, too.
+func noPages(fake *spdktest.Target) {
+	fake.Inject(spdktest.Fault{Method: "bdev_lvol_rename", When: spdktest.After, Error: &spdktest.AnswerError{Code: -12, Message: "Cannot allocate memory"}})
+}
+
+// TestVolumeThatCannotBeRenamed, because that takes metadata pages, is deleted as it is. That holds up nobody, and is
+// not said to be done before it is.
 func TestVolumeThatCannotBeRenamed(t *testing.T) {
 	r, fake := newFakeRig(t)
 	id := r.create(engine.Source{}, 400*mib)
-	fake.Inject(spdktest.Fault{Method: "bdev_lvol_rename", Times: -1, Error: &spdktest.AnswerError{Code: -12, Message: "Cannot allocate memory"}})
+	bdev := r.lvols()[string(id)].UUID
+	noPages(fake)
+	slow := fake.Inject(spdktest.Fault{Method: "bdev_lvol_delete", Match: func(params json.RawMessage) bool { return nameIn(params) == bdev }, Times: -1, When: spdktest.After, Delay: time.Hour})
+	leaving := func() {
+		t.Helper()
+		r.Expect(r.engine.DeleteVolumes(r.ctx, []engine.ID{id})).To(HaveExactElements(MatchError(engine.ErrBusy)))
+		r.Expect(r.state().Volumes).To(HaveExactElements(And(HaveField("ID", id), HaveField("SizeBytes", int64(400*mib)))))
+		r.Expect(r.engine.CreateVolumes(r.ctx, []engine.VolumeSpec{{ID: id, Pool: r.device.ID, SizeBytes: 16 * mib}})).To(HaveExactElements(MatchError(engine.ErrBusy)))
+		r.Expect(r.engine.Export(r.ctx, []engine.Export{r.exportOf(id)})).To(HaveExactElements(MatchError(engine.ErrNotFound)))
+	}
+	leaving()
+	r.Expect(r.lvols()).To(HaveKey(string(id)), "for another process")
+	ctx, cancel := context.WithCancel(r.ctx)
+	ended := make(chan error)
+	go func() {
+		_, err := r.engine.Clear(ctx, r.device.ID)
+		ended <- err
+	}()
+	r.Eventually(r.lvols).Should(BeEmpty(), "SPDK lists it no more")
+	leaving()
+	cancel()
+	r.Expect(<-ended).To(MatchError(context.Canceled))
+	leaving()
+	slow()
+
+	r.reopened()
 	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{id}))
-	r.Expect(r.lvols()).To(BeEmpty())
+	r.Expect(r.state().Volumes).To(BeEmpty())
+}
+
+// TestCondemnedVolumeComesBack to a process or a target that does not know of it, is deleted again, and goes.
+func TestCondemnedVolumeComesBack(t *testing.T) {
+	for name, again := range map[string]func(r *rig){
+		"another process": func(r *rig) { r.engine = r.machine.engine(r.t) },
+		"another life":    (*rig).reopened,
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, fake := newFakeRig(t)
+			id := r.create(engine.Source{}, 400*mib)
+			noPages(fake)
+			r.Expect(r.engine.DeleteVolumes(r.ctx, []engine.ID{id})).To(HaveExactElements(MatchError(engine.ErrBusy)))
+			again(r)
+			r.Expect(r.state().Volumes).To(HaveLen(1))
+			noPages(r.fake())
+			r.Expect(r.engine.DeleteVolumes(r.ctx, []engine.ID{id})).To(HaveExactElements(MatchError(engine.ErrBusy)))
+			r.clear()
+			r.Expect(r.state().Volumes).To(BeEmpty())
+			r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{id}))
+			r.Expect(r.lvols()).To(BeEmpty())
+			r.Expect(r.clean()).To(BeTrue())
+		})
+	}
+}
+
+// TestSnapshotThatCannotBeMarked goes when SPDK has deleted it, and not before.
+func TestSnapshotThatCannotBeMarked(t *testing.T) {
+	r, fake := newFakeRig(t)
+	id := r.create(engine.Source{}, 16*mib)
+	snapshot := r.snap(id)
+	full := fake.Inject(spdktest.Fault{Method: "bdev_lvol_create", Times: -1, Error: &spdktest.AnswerError{Code: -12, Message: "Cannot allocate memory"}})
+	r.Expect(r.engine.DeleteSnapshots(r.ctx, []engine.ID{snapshot})).To(HaveExactElements(MatchError(engine.ErrBusy)))
+	r.Expect(r.engine.DeleteSnapshots(r.ctx, []engine.ID{snapshot})).To(HaveExactElements(MatchError(ContainSubstring("deleted as it is"))))
+	r.Expect(r.state().Snapshots).To(HaveExactElements(HaveField("ID", snapshot)))
+	r.Expect(r.engine.CreateSnapshots(r.ctx, []engine.SnapshotSpec{{ID: snapshot, Volume: id}})).To(HaveExactElements(MatchError(engine.ErrBusy)))
+	_, err := r.engine.Clear(r.ctx, r.device.ID)
+	r.Expect(err).To(MatchError(engine.ErrBusy), "there is no page for the mark of a clean pool either")
+	full()
+	r.Expect(r.state().Snapshots).To(BeEmpty())
+	r.done(r.engine.DeleteSnapshots(r.ctx, []engine.ID{snapshot}))
+	r.clear()
+	r.Expect(r.lvols()).To(HaveLen(1))
+	r.Expect(r.clean()).To(BeTrue())
 }
 
 // TestNeighboursOfADeletedSnapshotWait: a deletion that meets an operation on the clone is refused by SPDK, which then
@@ -134,7 +264,7 @@ func TestNeighboursOfADeletedSnapshotWait(t *testing.T) {
 	ctx, cancel := context.WithCancel(r.ctx)
 	cleared := make(chan error)
 	go func() {
-		_, err := r.engine.Clear(ctx)
+		_, err := r.engine.Clear(ctx, r.device.ID)
 		cleared <- err
 	}()
 	r.Eventually(func() int { return fake.Calls()["bdev_lvol_delete"] }).Should(Equal(1))

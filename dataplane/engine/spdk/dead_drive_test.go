@@ -26,18 +26,8 @@ func TestDeadDrive(t *testing.T) {
 	t.Setenv(spdktest.TargetVariable, "")
 	m := newMachine(t)
 	g := NewWithT(t)
-	records := device.Records{}
-	var devices []engine.Device
-	for address, serial := range map[string]string{"0000:01:00.0": "dead", "0000:02:00.0": "well"} {
-		drive := spdktest.Drive{Address: address, Path: filepath.Join(m.dir, serial), Model: "drive", Serial: serial, NGUID: uuid.New()}
-		check(t, os.WriteFile(drive.Path, nil, 0o600))
-		check(t, os.Truncate(drive.Path, enginetest.PoolBytes))
-		m.fake.Drives = append(m.fake.Drives, drive)
-		records[address] = device.Record{ID: drive.WWID(), Content: v1alpha1.ContentBlank}
-		devices = append(devices, engine.Device{ID: drive.WWID(), PCIAddress: address})
-	}
+	devices := m.twoDrives(t)
 	dead, well := m.fake.Drives[0], m.fake.Drives[1]
-	check(t, records.Write(m.socket()))
 	m.restart(t)
 	e := m.engine(t)
 	check(t, errors.Join(e.OpenPools(t.Context(), devices)...))
@@ -58,4 +48,21 @@ func TestDeadDrive(t *testing.T) {
 	}
 	g.Expect(took[0]).To(BeNumerically("<", 20*time.Second))
 	g.Expect(took[1:]).To(HaveEach(BeNumerically("<", time.Second)), "the drive is waited for once")
+}
+
+// twoDrives that the fake target drives itself.
+func (m *machine) twoDrives(t *testing.T) []engine.Device {
+	t.Helper()
+	records := device.Records{}
+	var devices []engine.Device
+	for _, address := range []string{"0000:01:00.0", "0000:02:00.0"} {
+		drive := spdktest.Drive{Address: address, Path: filepath.Join(m.dir, address), Model: "drive", Serial: address, NGUID: uuid.New()}
+		check(t, os.WriteFile(drive.Path, nil, 0o600))
+		check(t, os.Truncate(drive.Path, enginetest.PoolBytes))
+		m.fake.Drives = append(m.fake.Drives, drive)
+		records[address] = device.Record{ID: drive.WWID(), Content: v1alpha1.ContentBlank}
+		devices = append(devices, engine.Device{ID: drive.WWID(), PCIAddress: address})
+	}
+	check(t, records.Write(m.socket()))
+	return devices
 }

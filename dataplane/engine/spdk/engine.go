@@ -51,11 +51,10 @@ type Engine struct {
 	config   Config
 	// life is what was read of the target. Guarded by mu.
 	life life
-	// clearing lets one Clear run at a time, and deleted says that there is something to be cleared.
-	clearing sync.Mutex
-	deleted  atomic.Bool
+	// clearings of pools, by their devices: each is a *clearing.
+	clearings sync.Map
 	// busy are the aliases of lvols that a Clear has SPDK change, and leaving counts, by their pools' devices, those
-	// that it has SPDK delete. Guarded by mu.
+	// that it has SPDK delete. A pool of which it says that it is clean counts one, too. Guarded by mu.
 	busy    map[string]bool
 	leaving map[string]int
 	// blanks are devices that are being deallocated, by their paths. Guarded by mu.
@@ -114,6 +113,8 @@ type life struct {
 	// uncleared pools, by their devices, are those where SPDK could not delete something. It may list it no more, and
 	// it still takes its space.
 	uncleared map[string]bool
+	// condemned are volumes and snapshots that only this process knows to be deleted.
+	condemned condemned
 	// trust in pools' free clusters, by their devices.
 	trust map[string]*trust
 	// asked are drives that SPDK drives itself, and that owe an answer, by their IDs.
@@ -140,7 +141,7 @@ func (e *Engine) begin(ctx context.Context) (s *session, end func(), err error) 
 		err = fmt.Errorf("%w: %s: %w", engine.ErrUnavailable, e.config.Socket, err)
 	}
 	if e.life.conn != conn {
-		e.life = life{conn: conn, uncleared: map[string]bool{}, trust: map[string]*trust{}, asked: map[string]*asking{}}
+		e.life = life{conn: conn, uncleared: map[string]bool{}, condemned: condemned{}, trust: map[string]*trust{}, asked: map[string]*asking{}}
 	}
 	return &session{Engine: e, ctx: ctx, conn: conn}, e.mu.Unlock, err
 }

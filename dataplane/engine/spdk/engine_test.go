@@ -92,9 +92,7 @@ func (r *rig) state() engine.State {
 // clear all that was deleted and can be cleared now.
 func (r *rig) clear() {
 	r.t.Helper()
-	r.state() // which sees what another process has left
-	_, err := r.engine.Clear(r.ctx)
-	r.Expect(err).NotTo(HaveOccurred())
+	r.Expect(enginetest.Clear(r.ctx, r.engine)).To(Succeed())
 }
 
 func (r *rig) create(source engine.Source, sizeBytes int64) engine.ID {

@@ -27,11 +27,9 @@ func (e *Engine) Gather(ctx context.Context) (engine.State, error) {
 	}
 	s.makeDurable(slices.DeleteFunc(slices.Clone(st.pools), func(p *pool) bool { return p.Err != nil })) //nolint:contextcheck // what a dead drive owes outlives the call
 	s.admitCleared(st)
-	if len(independent(st.garbage())) > 0 || len(s.uncertified(st)) > 0 {
-		e.deleted.Store(true)
-	}
+	s.lookForGarbage(st)
 	for _, p := range st.pools {
-		p.ClearingBytes = st.clearingBytes(p, e.leaving[p.Device] > 0 || e.life.uncleared[p.Device])
+		p.ClearingBytes = st.clearingBytes(p, s.hasUnlisted(p))
 	}
 	e.observed.Store(st.observed())
 	state := st.state()

@@ -32,13 +32,7 @@ func (w *work) do(t *testing.T) error {
 		return engine.VolumeSpec{ID: id, Pool: w.device.ID, SizeBytes: size, Source: source}
 	}
 	r := &rig{}
-	clearAll := func() error {
-		_, err := e.Gather(ctx)
-		if err == nil {
-			_, err = e.Clear(ctx)
-		}
-		return err
-	}
+	clearAll := func() error { return enginetest.Clear(ctx, e) }
 	first, second := r.exportOf(w.source), r.exportOf(w.clone)
 	first.Hosts = []string{"nqn.2014-08.org.nvmexpress:uuid:11111111-1111-1111-1111-111111111111"}
 	second.Hosts = first.Hosts

@@ -70,6 +70,9 @@ func (st *store) planSnapshot(want engine.SnapshotSpec) (*lvol, error) {
 	if err := want.Validate(); err != nil {
 		return nil, err
 	}
+	if err := st.condemned.refusal(want.ID); err != nil {
+		return nil, err
+	}
 	for _, p := range st.pools {
 		if p.lvols[markName(want.ID)] != nil {
 			return nil, fmt.Errorf("%w: one of that ID is being deleted", engine.ErrBusy)
@@ -86,7 +89,7 @@ func (st *store) planSnapshot(want engine.SnapshotSpec) (*lvol, error) {
 }
 
 // DeleteSnapshots implements engine.Engine. A snapshot gets a mark, which is all that its user sees, and Clear deletes
-// it as soon as SPDK can. Where there is no room for a mark it is deleted at once, if it can be.
+// it as soon as SPDK can. Where there is no room for a mark it is condemned, if it could be deleted now.
 func (e *Engine) DeleteSnapshots(ctx context.Context, ids []engine.ID) []error {
 	s, end, err := e.begin(ctx)
 	defer end()
@@ -117,17 +120,14 @@ func (e *Engine) DeleteSnapshots(ctx context.Context, ids []engine.ID) []error {
 			errs[i] = nil
 		case errs[i] != nil:
 			errs[i] = fmt.Errorf("mark snapshot %s as deleted: %w", ids[i], errs[i])
-			if l := found[i]; e.leaving[l.pool.Device] == 0 && e.idle(append(l.clonesOf(), l, l.pool.lvols[l.base])...) == nil {
-				unmarked[i] = l
-			}
+			unmarked[i] = found[i]
 		}
 	}
-	remove := independent(unmarked)
-	for _, i := range remove {
-		errs[i] = s.removeAtOnce(found[i])
+	for _, i := range independent(unmarked) {
+		errs[i] = s.condemn(found[i])
 	}
-	if len(mark)+len(st.rest) > 0 {
-		e.deleted.Store(true)
+	for _, i := range mark {
+		e.mayClear(found[i].pool)
 	}
 	return errs
 }
@@ -167,7 +167,7 @@ func independent(all []*lvol) []int {
 func (st *store) garbage() []*lvol {
 	var all []*lvol
 	for _, l := range st.rest {
-		if l.kind == cloneLvol || l.cleared() || l.unfinished() {
+		if l.kind == cloneLvol || l.cleared() || l.unfinished() || l.condemned {
 			all = append(all, l)
 			continue
 		}

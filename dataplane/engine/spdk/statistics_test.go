@@ -53,10 +53,7 @@ func TestStatistics(t *testing.T) {
 
 	other := r.machine.engine(t) // of another process, so that this one does not know
 	r.done(other.DeleteVolumes(r.ctx, []engine.ID{gone}))
-	_, err = other.Gather(r.ctx)
-	check(t, err)
-	_, err = other.Clear(r.ctx)
-	check(t, err)
+	check(t, enginetest.Clear(r.ctx, other))
 	after, err := r.engine.Statistics(r.ctx, append(ids, newID()))
 	check(t, err)
 	r.Expect(after.Volumes).To(HaveLen(len(ids) - 1))

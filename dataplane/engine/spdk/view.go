@@ -22,6 +22,8 @@ type store struct {
 	pools     []*pool
 	volumes   map[engine.ID][]*lvol
 	snapshots map[engine.ID][]*lvol
+	// condemned are those of the volumes and snapshots that nobody may use.
+	condemned condemned
 	// strangers are the names of lvstores that are not weft's, by their base bdev.
 	strangers map[string]string
 	// rest are the lvols between clones and their sources, marks, deleted volumes, and what interrupted clones left, of
@@ -57,6 +59,8 @@ type lvol struct {
 	limits spdkrpc.QoS
 	// claimed: it is a namespace of a subsystem.
 	claimed bool
+	// condemned: it is to be deleted as it is.
+	condemned bool
 	// base and clones are names in the same lvstore. SPDK leaves a clone out that it has forgotten; then clones may be
 	// empty, and not nil.
 	base   string
@@ -140,7 +144,7 @@ func (s *session) startVolumes(ids []engine.ID, list func(*storeReading)) storeR
 func (s *session) readStore() (*store, error) { return s.finishStore(s.startStore()) }
 
 func (s *session) finishStore(r storeReading) (*store, error) {
-	st := &store{volumes: map[engine.ID][]*lvol{}, snapshots: map[engine.ID][]*lvol{}}
+	st := &store{volumes: map[engine.ID][]*lvol{}, snapshots: map[engine.ID][]*lvol{}, condemned: s.life.condemned}
 	if err := s.readRecords(st); err != nil {
 		return nil, err
 	}
@@ -235,11 +239,17 @@ func parseBase(b spdkrpc.Bdev) (device, path string, ok bool) {
 func (st *store) add(l *lvol) {
 	l.kind, l.id, l.created = parseName(l.name)
 	l.pool.lvols[l.name] = l
+	if l.condemned = st.condemned.see(l); l.condemned && l.kind == volumeLvol {
+		l.kind = deletedLvol
+	}
 	switch l.kind {
 	case volumeLvol:
 		st.volumes[l.id] = append(st.volumes[l.id], l)
 	case snapshotLvol:
 		st.snapshots[l.id] = append(st.snapshots[l.id], l)
+		if l.condemned {
+			st.rest = append(st.rest, l)
+		}
 	case cloneLvol, markLvol, newLvol, holdLvol, deletedLvol, freeLvol:
 		st.rest = append(st.rest, l)
 	case cleanLvol, soiledLvol, foreignLvol:
@@ -264,7 +274,7 @@ func (l *lvol) cleared() bool { return l.kind == deletedLvol || l.kind == freeLv
 func (l *lvol) unfinished() bool { return l.kind == newLvol || l.kind == holdLvol }
 
 // marked snapshots were deleted by their user.
-func (l *lvol) marked() bool { return l.pool.lvols[markName(l.id)] != nil }
+func (l *lvol) marked() bool { return l.condemned || l.pool.lvols[markName(l.id)] != nil }
 
 // recorded pool by its device; until its lvstore is seen it has an Err.
 func (st *store) recorded(device string) *pool {
@@ -366,20 +376,26 @@ func (st *store) state() engine.State {
 	}
 	for _, id := range sortedKeys(st.volumes) {
 		for _, l := range st.volumes[id] {
-			state.Volumes = append(state.Volumes, engine.Volume{ID: id, Pool: l.pool.Device, SizeBytes: l.sizeBytes, AllocatedBytes: l.allocatedBytes(), QoS: qosOf(l.limits)})
+			state.Volumes = append(state.Volumes, l.volume())
 		}
 	}
 	for _, id := range sortedKeys(st.snapshots) {
 		for _, l := range st.snapshots[id] {
-			if l.marked() {
-				continue
+			if !l.marked() {
+				state.Snapshots = append(state.Snapshots, l.snapshot())
 			}
-			state.Snapshots = append(state.Snapshots, engine.Snapshot{
-				ID: id, Pool: l.pool.Device, SizeBytes: l.sizeBytes, AllocatedBytes: l.allocatedBytes(), CreatedAt: l.created,
-			})
 		}
 	}
+	st.condemned.addTo(&state, st)
 	return state
+}
+
+func (l *lvol) volume() engine.Volume {
+	return engine.Volume{ID: l.id, Pool: l.pool.Device, SizeBytes: l.sizeBytes, AllocatedBytes: l.allocatedBytes(), QoS: qosOf(l.limits)}
+}
+
+func (l *lvol) snapshot() engine.Snapshot {
+	return engine.Snapshot{ID: l.id, Pool: l.pool.Device, SizeBytes: l.sizeBytes, AllocatedBytes: l.allocatedBytes(), CreatedAt: l.created}
 }
 
 func sortedKeys[V any](m map[engine.ID]V) []engine.ID {

@@ -179,6 +179,9 @@ func (st *store) plan(want engine.VolumeSpec) (*creation, error) {
 	if found := st.volumes[want.ID]; len(found) > 0 {
 		return st.planExisting(want, found[0])
 	}
+	if err := st.condemned.refusal(want.ID); err != nil {
+		return nil, err
+	}
 	for _, p := range st.pools {
 		if p.lvols[deletedName(want.ID)] != nil {
 			return nil, fmt.Errorf("%w: one of that ID is being cleared", engine.ErrBusy)
@@ -354,25 +357,27 @@ func (e *Engine) DeleteVolumes(ctx context.Context, ids []engine.ID) []error {
 	call(s, rename, errs, func(i int) spdkrpc.Request[spdkrpc.Done] {
 		return spdkrpc.BdevLvolRename{Name: found[i].alias(), NewName: deletedName(ids[i])}
 	})
+	var unnamed []int
 	for _, i := range rename {
 		switch {
+		case errs[i] == nil:
+			e.mayClear(found[i].pool)
+			continue
 		case errors.Is(errs[i], spdkrpc.ErrNotFound), errors.Is(errs[i], spdkrpc.ErrExists), errors.Is(errs[i], spdkrpc.ErrNoMemory), errors.Is(errs[i], spdkrpc.ErrNoSpace):
-			// SPDK changes the alias first, and not back when the rest of it fails. A large volume needs metadata pages
-			// for another name, and none to be deleted.
-			errs[i] = s.removeAtOnce(found[i])
-		case errs[i] != nil:
+			// A large volume needs metadata pages for another name, and none to be deleted.
+			unnamed = append(unnamed, i)
+			errs[i] = s.condemn(found[i])
+		default:
 			errs[i] = fmt.Errorf("volume %s: %w", ids[i], errs[i])
 		}
 	}
-	if len(rename)+len(st.rest) > 0 {
-		e.deleted.Store(true)
-	}
+	s.unname(unnamed, found)
 	return errs
 }
 
 // findToDelete answers nil when it is certain that there is none.
 func (st *store) findToDelete(in map[engine.ID][]*lvol, id engine.ID) (*lvol, error) {
-	if err := id.Validate(); err != nil {
+	if err := errors.Join(id.Validate(), st.condemned.refusal(id)); err != nil {
 		return nil, err
 	}
 	l, err := st.find(in, id)
@@ -380,23 +385,6 @@ func (st *store) findToDelete(in map[engine.ID][]*lvol, id engine.ID) (*lvol, er
 		return nil, nil
 	}
 	return l, err
-}
-
-// removeAtOnce an lvol that cannot be left to Clear. It is asked for once: SPDK forgets what it refuses to delete, and
-// answers the next time that there is no such thing.
-func (s *session) removeAtOnce(l *lvol) error {
-	if err := s.soil(l.pool); err != nil {
-		return err
-	}
-	_, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevLvolDelete{Name: l.bdev})
-	if err == nil {
-		return nil
-	}
-	s.life.uncleared[l.pool.Device] = true
-	if errors.Is(err, spdkrpc.ErrNotFound) {
-		return fmt.Errorf("%w: %s: %w", engine.ErrBusy, l.alias(), err)
-	}
-	return fmt.Errorf("%s: %w", l.alias(), mapError(err))
 }
 
 // remove lvols that nothing exports.

@@ -29,6 +29,8 @@ type bdev struct {
 	namespace *namespace // which holds it open
 	held      int        // I/O that does not end
 	released  []func()   // what waits for it
+	hangs     bool       // a base device that answers nothing that its lvstore writes
+	waiting   []func()   // what waits for it
 	lvol      *lvol
 	disk      *disk    // base devices only
 	store     *lvstore // which lies on it

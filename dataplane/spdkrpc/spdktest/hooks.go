@@ -91,13 +91,35 @@ func (t *Target) HoldIO(volume string) (release func(), err error) {
 }
 
 // Mute makes the drive at a PCI address dead: from now on its controller answers no command, and SPDK, which has no
-// time limit of its own, does not answer those that were passed on to it.
+// time limit of its own, answers none that was passed on to it, and no operation on a logical volume there.
 func (t *Target) Mute(address string) {
 	t.do(func() {
 		for _, c := range t.app.controllers {
-			c.mute = c.mute || c.drive.Address == address
+			if c.drive.Address == address {
+				c.mute, c.bdev.hangs = true, true
+			}
 		}
 	})
+}
+
+// Hang makes the drive under an lvstore answer nothing that SPDK writes for an operation on a logical volume there, and
+// so SPDK answer none of them, until goOn is called.
+func (t *Target) Hang(lvstore string) (goOn func()) {
+	hang := func(hangs bool) {
+		t.do(func() {
+			s, e := t.app.findStore("", lvstore)
+			if e != 0 {
+				return
+			}
+			s.base.hangs = hangs
+			for _, f := range s.base.waiting {
+				t.app.post(f)
+			}
+			s.base.waiting = nil
+		})
+	}
+	hang(true)
+	return func() { hang(false) }
 }
 
 // A Connection is a controller of a host, as the target knows it: what Connect made.

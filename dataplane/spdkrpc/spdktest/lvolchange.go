@@ -240,7 +240,7 @@ func (a *app) lvolDelete(r *request) {
 			r.errnoAs(codeInternal, syscall.ENOMEM)
 			return
 		}
-		if len(v.clones) == 0 && v.clear == clearWriteZeroes {
+		if len(v.clones) == 0 && v.clear == clearWriteZeroes && !v.store.base.hangs {
 			// SPDK writes the metadata first: a target that ends before all is cleared leaves the rest as it is.
 			v.clearing = v.allocated()
 			v.store.clearing += v.clearing

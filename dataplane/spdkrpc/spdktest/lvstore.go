@@ -152,7 +152,12 @@ func (a *app) startOne(s *lvstore, parts int, done func()) bool {
 		return false
 	}
 	s.inFlight += parts
-	complete := func() {
+	var complete func()
+	complete = func() {
+		if s.base.hangs {
+			s.base.waiting = append(s.base.waiting, complete)
+			return
+		}
 		s.inFlight -= parts
 		done()
 	}
