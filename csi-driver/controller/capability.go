@@ -13,8 +13,8 @@ import (
 	"github.com/weft-storage/weft/csi-driver/publishcontext"
 )
 
-// minExt4Bytes of a filesystem: mke2fs leaves the journal out of very small ones, and below 16 MiB what remains for data
-// is no longer worth it.
+// minExt4Bytes of a filesystem: mke2fs leaves the journal out of very small ones, and below 16 MiB what remains for
+// data is no longer worth it.
 const minExt4Bytes = 16 << 20
 
 // checkCapabilities returns the smallest size that a volume used in all these ways can have, with the

@@ -205,10 +205,11 @@ func (s *Service) seemsOver(ctx context.Context, vol *v1alpha1.NvmfVolume) (bool
 		request := &metav1.PartialObjectMetadata{}
 		request.SetGroupVersionKind(requestGVK)
 		err := s.client.Get(ctx, keyOf(requestName(vol.Name, h.Node)), request, client.UnsafeDisableDeepCopy)
-		if client.IgnoreNotFound(err) != nil {
+		missing := apierrors.IsNotFound(err)
+		if err != nil && !missing {
 			return false, fmt.Errorf("read a VolumeAttachment: %w", err)
 		}
-		if err != nil || string(request.UID) != h.VolumeAttachment {
+		if missing || string(request.UID) != h.VolumeAttachment {
 			return true, nil
 		}
 	}

@@ -200,8 +200,8 @@ func TestTasksHaveTheSameSections(t *testing.T) {
 	}
 }
 
-// A page is one task, one symptom or one subject, which is read in one sitting. Pages on design may be longer, as may what
-// is made from the chart and the list of changes.
+// A page is one task, one symptom or one subject, which is read in one sitting. Pages on design may be longer, as may
+// what is made from the chart and the list of changes.
 func TestPagesAreShort(t *testing.T) {
 	const mostOfATask, most = 1600, 2500 // words, tables included
 	tasks := glob(t, "../../docs/tasks/*.md", "../../docs/troubleshooting/*.md")

@@ -119,8 +119,8 @@ func (p passage) broken(path string) []string {
 
 func isLetter(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' }
 
-// texts of a file: a document, manifest, chart file or script as it is, the strings of a Go file, and its comments where
-// they become descriptions of fields. No other file has any.
+// texts of a file: a document, manifest, chart file or script as it is, the strings of a Go file, and its comments
+// where they become descriptions of fields. No other file has any.
 func texts(path string) ([]passage, error) {
 	switch ext := filepath.Ext(path); {
 	case strings.HasSuffix(path, "_test.go") || strings.Contains(filepath.Base(path), "zz_generated") || fake.MatchString(filepath.ToSlash(path)):

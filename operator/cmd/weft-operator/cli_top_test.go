@@ -72,8 +72,8 @@ func (c *cluster) granted(name string, to rbacv1.Subject, rules ...rbacv1.Policy
 	c.create(&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name}, Subjects: []rbacv1.Subject{to}})
 }
 
-// viewer has the rights that docs/kubectl-weft/rights.md lists for top, and no others. Over a WebSocket, it may not forward
-// ports, since that takes the verb get.
+// viewer has the rights that docs/kubectl-weft/rights.md lists for top, and no others. Over a WebSocket, it may not
+// forward ports, since that takes the verb get.
 func (c *cluster) viewer() *rest.Config {
 	c.t.Helper()
 	user, err := server.Environment.AddUser(envtest.User{Name: "viewer"}, &rest.Config{QPS: -1})

@@ -156,8 +156,8 @@ func (r *Reconciler) read(ctx context.Context, from client.Reader) ([]v1alpha1.N
 
 // readLive is read for turns that these nodes are to get. Targets, nodes and target pods come from the API server,
 // since any node may be one that does not serve; and so do the replicas and snapshots on the nodes that are to get a
-// turn, which must not be in the midst of something, and on those that lookLive names. Those on other nodes decide about
-// no turn, and are many: they come from the cache.
+// turn, which must not be in the midst of something, and on those that lookLive names. Those on other nodes decide
+// about no turn, and are many: they come from the cache.
 func (r *Reconciler) readLive(ctx context.Context, turns []string) ([]v1alpha1.NvmfTarget, []*node, error) {
 	var targets v1alpha1.NvmfTargetList
 	if err := r.Live.List(ctx, &targets); err != nil {
