@@ -43,7 +43,7 @@ func (o *socketOptions) toggle(field string, given *v1alpha1.Switch, byDefault v
 }
 
 // receivePipe is not what SPDK does by default, and cannot be had: without it, a fault of SPDK 26.05 does no harm
-// (docs/concepts/security.md). Whether 25.05 and 26.01 have the fault was not tried, and no later release is known. A
+// (docs/concepts/strangers.md). Whether 25.05 and 26.01 have the fault was not tried, and no later release is known. A
 // plan is made without knowing which release a node will run.
 func (o *socketOptions) receivePipe(given *v1alpha1.Switch) v1alpha1.Switch {
 	const fault = "with it, SPDK lets anybody who reaches the portal overwrite what other hosts write"
