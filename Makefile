@@ -190,7 +190,7 @@ MACHINE = cd test/e2e && WEFT_LAB_DIR=$(CURDIR)/$(MACHINE_DIR) $(LAB)
 # in-machine PACKAGE[,TESTS]: run a package's tests with build tag lab in the machine, or those named; measurements stay out
 define in-machine
 	$(GO) test -c -tags lab -o $(MACHINE_DIR)/share/$(notdir $(1)).test $(1)
-	$(MACHINE) exec node1 -- /host-share/$(notdir $(1)).test -test.v -test.timeout 25m -test.skip '^TestMeasure'$(if $(2), -test.run '$(2)')
+	$(MACHINE) exec node1 -- /host-share/$(notdir $(1)).test -test.v -test.timeout 40m -test.skip '^TestMeasure'$(if $(2), -test.run '$(2)')
 endef
 
 # A real SPDK target goes into the machine with its libraries, and serves the kernel's initiator there over TCP and RDMA.

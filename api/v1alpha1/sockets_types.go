@@ -28,8 +28,8 @@ type Sockets struct {
 	// +optional
 	ZeroCopyThreshold *resource.Quantity `json:"zeroCopyThreshold,omitempty"`
 	// ReceivePipe reads all available data into a pipe of the target, instead of using a system call for each part.
-	// With it, SPDK 26.05 lets anybody who reaches the portal overwrite what other hosts write. SPDK only. Default
-	// Disabled.
+	// Enabled is rejected when nodes are planned: with it, SPDK 26.05 lets anybody who reaches the portal overwrite
+	// what other hosts write, and other releases were not tried. SPDK only. Default Disabled.
 	// +optional
 	ReceivePipe *Switch `json:"receivePipe,omitempty"`
 	// QuickAck acknowledges packets immediately (TCP_QUICKACK). SPDK only. Default Disabled.

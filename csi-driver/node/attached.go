@@ -85,8 +85,9 @@ type replica struct {
 	// Sealed keys by which this node and the replica's target prove themselves to each other; empty without.
 	Sealed string `json:"sealed,omitempty"`
 
-	// keys is the fingerprint of those that the target has, by its agent's word of this moment.
-	keys string
+	// keys is the fingerprint of those that the target asks for, by its agent's word of this moment; empty for none.
+	// nil where the agent's word was not read, as of a staged volume's record.
+	keys *string
 	// blank says that nothing was written to it, nor when this node was admitted.
 	blank bool
 }
@@ -258,7 +259,7 @@ func memberOf(r *v1alpha1.NvmfReplica, attachment string) replica {
 // sealedFor is the replica with the keys that are sealed for a host that is admitted.
 func (m replica) sealedFor(r *v1alpha1.NvmfReplica, host string) replica {
 	if h := r.Listed(host); h != nil {
-		m.Sealed, m.keys = h.SealedKeys, r.Admitted(host).Keys
+		m.Sealed, m.keys = h.SealedKeys, &r.Admitted(host).Keys
 	}
 	return m
 }

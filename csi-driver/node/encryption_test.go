@@ -112,6 +112,9 @@ func TestEncryptedVolume(t *testing.T) {
 			must(t, s.stage(c)) // as often as the kubelet asks
 			must(t, s.service.MendPaths(t.Context()))
 			s.withoutKeys(nil)
+			if len(s.programs.with("luksFormat")) == 0 {
+				t.Error("it is not known which arguments cryptsetup had")
+			}
 
 			s.serve(2 * size)
 			s.secrets = nil // the kernel has the key
@@ -670,7 +673,7 @@ func TestNodeReportsWhetherItCanEncrypt(t *testing.T) {
 	must(t, err)
 	k.SetCrypt(false)
 	cryptsetup, modprobe := "no-such-cryptsetup", "false"
-	exec := &lookedUp{programs{Programs: nodetest.Programs{Interface: utilexec.New(), Kernel: k}}, &cryptsetup}
+	exec := &lookedUp{programs: programs{Programs: nodetest.Programs{Interface: utilexec.New(), Kernel: k}}, cryptsetup: &cryptsetup}
 	exec.instead = func(name string, args []string) (string, []string) {
 		if modprobe == "true" {
 			k.SetCrypt(true)

@@ -125,6 +125,7 @@ func TestEncryptedVolumeWithAKeyOfVault(t *testing.T) {
 	must(t, s.stage(mountCapability("ext4")))
 	s.wantHeader(header.Formatted, "ext4")
 	must(t, s.unstage())
+	s.wantNoArgument(string(v.given[0]), base64.StdEncoding.EncodeToString(v.given[0]))
 	if len(v.given) != 1 || !s.opens(string(v.given[0])) {
 		t.Errorf("the volume does not have the only key that was made: %d were", len(v.given))
 	}

@@ -22,7 +22,7 @@ import (
 var errKeys = fmt.Errorf("%w: its keys are not ready", errNotServed)
 
 // connection to a replica, with the keys that are sealed to this node. It fails with errKeys when it cannot read them:
-// it never connects without, where there are some.
+// it never connects without, where there are some, nor to a target that would ask for none.
 func (s *Service) connection(at attached, r replica) (fabrics.Connection, error) {
 	c := at.connection(r)
 	if r.Sealed == "" {
@@ -35,7 +35,12 @@ func (s *Service) connection(at attached, r replica) (fabrics.Connection, error)
 	if err != nil {
 		return c, fmt.Errorf("%w: NvmfReplica %s: %w; the CSI controller seals new ones within some minutes", errKeys, r.Name, err)
 	}
-	if r.keys != "" && r.keys != keys.Fingerprint() {
+	switch {
+	case r.keys == nil: // it was asked when the volume was staged
+	case *r.keys == "":
+		// Linux connects with keys to a target that asks for none, and is not told so.
+		return c, fmt.Errorf("%w: the agent does not report that the target of NvmfReplica %s asks for them; check that it runs, with the installed version", errKeys, r.Name)
+	case *r.keys != keys.Fingerprint():
 		return c, fmt.Errorf("%w: the target of NvmfReplica %s has other ones", errKeys, r.Name)
 	}
 	c.Keys = keys

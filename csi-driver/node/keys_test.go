@@ -81,6 +81,7 @@ func TestStageWithoutItsKeys(t *testing.T) {
 		"another key of this node":  func(s *suite) { s.service.Identity = stranger },
 		"no key of this node":       func(s *suite) { s.service.Identity = nil },
 		"the target has the former": func(s *suite) { s.context.Keys = strings.Repeat("0", 32) },
+		"the target asks for none":  func(s *suite) { s.context.Keys = "" },
 		"damaged":                   func(s *suite) { s.context.Sealed = "YWdl" },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -176,12 +176,22 @@ func TestLabEncryptedMirrorLosesALeg(t *testing.T) {
 	legs[1].port.close(legs[1].volume)
 	must(t, put(filepath.Join(m.staging, "without"), string(planted)))
 	l.Eventually(m.stateOf(legs[1].leg)).Should(Equal(v1alpha1.MemberOut))
+	l.Eventually(func() (int, error) {
+		controllers, err := l.initiator.Controllers(legs[1].nqn())
+		return len(controllers), err
+	}).Should(BeZero())
+
+	legs[1].admit(m.api, false)
+	l.Eventually(m.stateOf(legs[1].leg)).Should(Equal(v1alpha1.MemberInSync))
+	must(t, put(filepath.Join(m.staging, "back"), string(planted)))
 	must(t, os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0))
-	for _, name := range []string{"before", "without"} {
+	for _, name := range []string{"before", "without", "back"} {
 		if data, err := os.ReadFile(filepath.Join(m.staging, name)); err != nil || !bytes.Equal(data, planted) {
 			t.Errorf("%s has %d other bytes: %v", name, len(data), err)
 		}
 	}
+	must(t, m.unstage())
+	l.wantSame(legs)
 	for _, g := range legs {
 		g.wantNothingPlanted()
 	}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"golang.org/x/sys/unix"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/node"
@@ -93,6 +94,31 @@ func (k *labKeys) give(identity string, pair dhchap.Pair) {
 	dir := filepath.Join(nvmet, "hosts", v1alpha1.HostNQN(identity))
 	k.write(dir+"/dhchap_ctrl_key", pair.Controller.Text())
 	k.write(dir+"/dhchap_key", pair.Host.Text())
+}
+
+// forget the keys of the first host, which the kernel cannot take away from it: it is made again, without.
+func (k *labKeys) forget() {
+	k.Helper()
+	host := v1alpha1.HostNQN(k.context.Rotated[0].Identity)
+	dir, link := filepath.Join(nvmet, "hosts", host), filepath.Join(k.subsystem, "allowed_hosts", host)
+	must(k, os.Remove(link))
+	must(k, os.Remove(dir))
+	must(k, os.Mkdir(dir, 0o755))
+	must(k, os.Symlink(dir, link))
+	k.context.Rotated[0].Keys = ""
+}
+
+// clockOff sets this machine's clock, until the test ends.
+func (l *lab) clockOff(by time.Duration) {
+	l.Helper()
+	set := func(to time.Time) {
+		l.Helper()
+		now := unix.NsecToTimespec(to.UnixNano())
+		must(l, unix.ClockSettime(unix.CLOCK_REALTIME, &now))
+	}
+	began := time.Now()
+	l.Cleanup(func() { set(began.Add(time.Since(began)).Round(0)) }) // by the clock that counts on
+	set(began.Add(by).Round(0))
 }
 
 // list a host of the attachment, or other keys of it, in the replica's object.
@@ -182,6 +208,7 @@ func TestLabKeys(t *testing.T) {
 		{"the target's proof is wrong", "", func() { k.list(attachment, dhchap.Pair{Host: own.Host, Controller: k.pair().Controller}) }},
 		{"keys that were sealed while the agent was away", "", func() { k.list(attachment, k.pair()) }},
 		{"keys that the agent took before they were sealed again", "", func() { k.give(attachment, k.pair()) }},
+		{"the target asks for nothing", "does not report that the target", k.forget},
 	} {
 		right()
 		c.change()
@@ -209,6 +236,21 @@ func TestLabKeys(t *testing.T) {
 		info, err := os.Stat(path)
 		must(t, err)
 		l.Expect(info.Mode().Perm()).To(Equal(os.FileMode(0o600)), path)
+	}
+}
+
+// The clock of a machine does not matter: keys have no dates.
+func TestLabKeysWithAnotherClock(t *testing.T) {
+	const far = 20 * 365 * 24 * time.Hour
+	for _, by := range []time.Duration{-far, far} {
+		t.Run(by.String(), func(t *testing.T) {
+			l := setUpLab(t)
+			k := l.keyed("lab-clock", l.port(4420, v1alpha1.TransportTCP))
+			l.clockOff(by)
+			k.up(mountCapability("ext4"))
+			must(t, put(k.path("pod/file"), "hello"))
+			l.Expect(k.hosts()).To(Equal([]string{attachment}))
+		})
 	}
 }
 

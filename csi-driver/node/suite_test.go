@@ -8,7 +8,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -89,6 +91,7 @@ func setUp(t testing.TB) *suite {
 	service.Volumes = s.objects
 	s.serve(size)
 	s.NodeClient = csi.NewNodeClient(s.dial(nil))
+	t.Cleanup(func() { s.wantNoArgument("planted key", "DHHC-1:", "AGE-SECRET-KEY-") }) // what all keys of tests have
 	return s
 }
 
@@ -331,11 +334,40 @@ type programs struct {
 	nodetest.Programs
 	// instead gives what is run in the place of a program; nil runs the program.
 	instead func(name string, args []string) (string, []string)
+
+	mu sync.Mutex
+	// asked for so far, a line each: names and arguments, which every process of a machine can read.
+	asked []string
 }
 
 func (p *programs) CommandContext(ctx context.Context, name string, args ...string) utilexec.Cmd {
+	p.mu.Lock()
+	p.asked = append(p.asked, strings.Join(append([]string{name}, args...), " "))
+	p.mu.Unlock()
 	if p.instead != nil {
 		name, args = p.instead(name, args)
 	}
 	return p.Programs.CommandContext(ctx, name, args...)
+}
+
+// Command implements exec.Interface. Nothing of weft's runs a program that it could not end.
+func (p *programs) Command(name string, _ ...string) utilexec.Cmd {
+	panic(name + " is run without a context")
+}
+
+// with are the lines of programs that had a text among their arguments.
+func (p *programs) with(text string) []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(p.asked), func(line string) bool { return !strings.Contains(line, text) })
+}
+
+// wantNoArgument fails when any program was given one of the keys as an argument, or in one.
+func (s *suite) wantNoArgument(keys ...string) {
+	s.Helper()
+	for _, key := range keys {
+		if lines := s.programs.with(key); len(lines) > 0 {
+			s.Errorf("%d programs were run with a key as an argument, the first is %s", len(lines), strings.Fields(lines[0])[0])
+		}
+	}
 }

@@ -30,11 +30,11 @@ func onTransport(change func(*v1alpha1.Transport)) edit {
 
 func TestPlanOfSPDKTakesSocketOptions(t *testing.T) {
 	given := v1alpha1.Sockets{
-		ZeroCopySend: new(v1alpha1.SwitchDisabled), ZeroCopyThreshold: quantity("4Ki"), ReceivePipe: new(v1alpha1.SwitchEnabled), QuickAck: new(v1alpha1.SwitchEnabled),
+		ZeroCopySend: new(v1alpha1.SwitchDisabled), ZeroCopyThreshold: quantity("4Ki"), ReceivePipe: new(v1alpha1.SwitchDisabled), QuickAck: new(v1alpha1.SwitchEnabled),
 		SendBufferSize: quantity("64Ki"), ReceiveBufferSize: quantity("4Mi"), Priority: new(int32(5)),
 	}
 	p := planned(t, bigServer(), spdk(sockets(given), onTransport(func(t *v1alpha1.Transport) { t.C2HSuccess = new(v1alpha1.SwitchDisabled) })))
-	want := &v1alpha1.PlannedSockets{ZeroCopySend: v1alpha1.SwitchDisabled, ZeroCopyThreshold: 4096, ReceivePipe: v1alpha1.SwitchEnabled,
+	want := &v1alpha1.PlannedSockets{ZeroCopySend: v1alpha1.SwitchDisabled, ZeroCopyThreshold: 4096, ReceivePipe: v1alpha1.SwitchDisabled,
 		QuickAck: v1alpha1.SwitchEnabled, SendBufferSize: 64 << 10, ReceiveBufferSize: 4 << 20}
 	if diff := cmp.Diff(want, p.SPDK.Sockets); diff != "" {
 		t.Errorf("sockets (-want +got):\n%s", diff)
@@ -42,7 +42,7 @@ func TestPlanOfSPDKTakesSocketOptions(t *testing.T) {
 	if tr := p.SPDK.Transports[0]; tr.C2HSuccess != v1alpha1.SwitchDisabled || tr.SocketPriority != 5 {
 		t.Errorf("transport: %+v", tr)
 	}
-	for _, setting := range []string{"sockets.zeroCopySend", "sockets.sendBufferSize", "transports[TCP].c2hSuccess", "transports[TCP].socketPriority"} {
+	for _, setting := range []string{"sockets.zeroCopySend", "sockets.receivePipe", "sockets.sendBufferSize", "transports[TCP].c2hSuccess", "transports[TCP].socketPriority"} {
 		if c := choice(t, p, setting); c.Source != v1alpha1.SourceGiven {
 			t.Errorf("%s: source %s", setting, c.Source)
 		}
@@ -52,7 +52,6 @@ func TestPlanOfSPDKTakesSocketOptions(t *testing.T) {
 		t.Errorf("a small buffer: %s", w)
 	}
 	usual := planned(t, bigServer(), spdk())
-	says(t, "a receive pipe", choice(t, p, "sockets.receivePipe").Warning, "anybody who reaches the portal")
 	if c := choice(t, usual, "sockets.receivePipe"); c.Value != string(v1alpha1.SwitchDisabled) || c.Source != v1alpha1.SourceDefault || c.Warning != "" {
 		t.Errorf("the usual receive pipe: %+v", c)
 	}
@@ -69,6 +68,7 @@ func TestPlanOfSPDKRefusesSocketOptions(t *testing.T) {
 		want []string
 	}{
 		"a switch":       {sockets(v1alpha1.Sockets{QuickAck: new(v1alpha1.Switch("on"))}), []string{`quickAck is "on"; use Enabled or Disabled`}},
+		"a receive pipe": {sockets(v1alpha1.Sockets{ReceivePipe: new(v1alpha1.SwitchEnabled)}), []string{"receivePipe is Enabled", "anybody who reaches the portal", "remove it, or use Disabled"}},
 		"a small buffer": {sockets(v1alpha1.Sockets{SendBufferSize: quantity("1Ki")}), []string{"sendBufferSize is 1024 bytes; use 4096 to 67108864"}},
 		"a priority":     {sockets(v1alpha1.Sockets{Priority: new(int32(16))}), []string{"sockets.priority is 16; use 0 to 15"}},
 		"the kernel's":   {sockets(v1alpha1.Sockets{IdlePollPeriod: &metav1.Duration{Duration: time.Millisecond}}), []string{"cores.mode controls polling"}},

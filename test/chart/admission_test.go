@@ -30,15 +30,15 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
-// apiServer starts etcd and kube-apiserver from KUBEBUILDER_ASSETS.
-func apiServer(t *testing.T) *rest.Config {
+// apiServer starts etcd and kube-apiserver from KUBEBUILDER_ASSETS. Kubelets are confined there as in a cluster.
+func apiServer(t *testing.T) *envtest.Environment {
 	t.Helper()
 	if _, err := os.Stat(filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "kube-apiserver")); err != nil {
 		t.Fatalf("this test needs etcd and kube-apiserver: run `make envtest`, and set KUBEBUILDER_ASSETS to what `bin/weft-lab assets-dir` prints (%v)", err)
 	}
 	environment := &envtest.Environment{}
-	config, err := environment.Start()
-	if err != nil {
+	environment.ControlPlane.GetAPIServer().Configure().Set("authorization-mode", "Node,RBAC").Append("enable-admission-plugins", "NodeRestriction")
+	if _, err := environment.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -46,7 +46,7 @@ func apiServer(t *testing.T) *rest.Config {
 			t.Error(err)
 		}
 	})
-	return config
+	return environment
 }
 
 func newClient(t *testing.T, config *rest.Config) client.Client {
@@ -103,6 +103,10 @@ func podOn(ctx context.Context, t *testing.T, config *rest.Config, admin client.
 		Spec: corev1.PodSpec{
 			NodeName: node, ServiceAccountName: part,
 			Containers: []corev1.Container{{Name: part, Image: "weft"}},
+			// Which the API server adds to pods, and without which a kubelet gets no token for them.
+			Volumes: []corev1.Volume{{Name: "token", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+				Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}}},
+			}}}},
 		},
 	}
 	if err := admin.Create(ctx, pod); err != nil {
@@ -176,7 +180,8 @@ func merge(format string, args ...any) client.Patch {
 
 func TestInAnAPIServer(t *testing.T) {
 	ctx := t.Context()
-	config := apiServer(t)
+	environment := apiServer(t)
+	config := environment.Config
 	admin := newClient(t, config)
 	install(ctx, t, admin, render(t))
 	pods := operatorsPods(t)
@@ -213,6 +218,8 @@ func TestInAnAPIServer(t *testing.T) {
 	})
 	// Before others get rights that their roles do not have.
 	t.Run("intruder", func(t *testing.T) { testAnIntruderGetsNoFurther(ctx, t, config, admin) })
+	t.Run("intruder on a node", func(t *testing.T) { testANodesCredentialsGetNoFurther(ctx, t, environment, admin) })
+	t.Run("operator's objects", func(t *testing.T) { testTheOperatorLeavesObjectsOfOthers(ctx, t, config, admin) })
 	t.Run("agents", func(t *testing.T) { testAgentsAreConfined(ctx, t, config, admin) })
 	t.Run("deletions", func(t *testing.T) { testDeletionsAreMeant(ctx, t, config, admin) })
 	t.Run("operator's pods", func(t *testing.T) { testTheOperatorRunsItsPodsAlone(ctx, t, config, admin, pods) })

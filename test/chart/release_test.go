@@ -52,7 +52,7 @@ func olderChart(t *testing.T) string {
 
 func TestARelease(t *testing.T) {
 	ctx := t.Context()
-	config := apiServer(t)
+	config := apiServer(t).Config
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	if err := clientcmd.WriteToFile(clientcmdapi.Config{
 		CurrentContext: "test",

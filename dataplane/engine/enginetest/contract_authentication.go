@@ -62,6 +62,7 @@ func authenticationCases() map[string]func(*suite) {
 		"a host connects with its keys":                                                     connectsWithKeys,
 		"a host without its key is refused":                                                 refusedWithoutKey,
 		"a target that cannot prove itself is refused":                                      targetUnproved,
+		"a target that does not ask a host with keys for a proof is trusted":                targetAsksForNothing,
 		"the keys of another volume, and of another host, are refused":                      keysOfAnother,
 		"keys that change leave a host connected, and are asked for at its next connection": changedWhileConnected,
 		"a host that was dismissed is refused with its keys":                                replayed,
@@ -283,6 +284,22 @@ func targetUnproved(h *keyedFixture) {
 	h.mayFail()
 	h.refusedWith(dhchap.Pair{Host: h.keys.Host, Controller: h.newKeys().Controller}, "another controller's key")
 	h.attach(h.portal, h.x, h.host)
+}
+
+// targetAsksForNothing: neither Linux's host nor the fake insists on a proof, so whoever answers in the place of a
+// target is told nothing of the keys, and is believed. This is why a node plugin connects only where the agent says
+// that its target has the keys.
+func targetAsksForNothing(h *keyedFixture) {
+	bare := exportOf(h.id, h.host)
+	h.exportAs(bare)
+	h.hasKeys(bare)
+	c, err := h.Connect(h.ctx, h.t, h.portal.Portal, bare.NQN, h.host, h.keys)
+	h.Expect(err).NotTo(HaveOccurred())
+	h.t.Cleanup(c.Disconnect)
+	ns, err := c.Namespace(h.ctx, h.id)
+	h.Expect(err).NotTo(HaveOccurred())
+	h.write(ns, 0, "unproved")
+	h.Expect(h.read(ns, 0)).To(Equal("unproved"))
 }
 
 func keysOfAnother(h *keyedFixture) {

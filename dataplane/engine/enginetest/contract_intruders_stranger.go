@@ -198,8 +198,8 @@ func oddConnects(h *intruded) {
 	connect("controller 0", right, edited(data, connectController, 0, 0))
 	connect("a name that does not end", right, edited(data, connectNQN, bytes.Repeat([]byte{'n'}, 256)...))
 	connect("a host that does not end", right, edited(data, connectHost, bytes.Repeat([]byte{'n'}, 512)...))
-	for _, entries := range []uint16{1, 2, 33, 0x7fff, 0xffff, 0} { // 0 is 65536
-		for _, queue := range []uint16{0, 1, 0xffff} {
+	for queue, sizes := range map[uint16][]uint16{0: {1, 2, 33}, 1: {1, 2, 33, 0x7fff, 0xffff, 0}, 0xffff: {1, 0x7fff, 0xffff, 0}} { // 0 is 65536
+		for _, entries := range sizes {
 			connect(fmt.Sprintf("queue %d of %d entries", queue, entries), connectOf(queue, entries), data)
 		}
 	}
@@ -288,8 +288,11 @@ func (h *intruded) sayRandom(random *rand.Rand) {
 	for range 1 + random.IntN(4) {
 		said[changed][random.IntN(min(len(good), 128))] = byte(random.Uint32())
 	}
-	// Where data begin, and how many they are, is for cases of their own.
-	copy(said[changed][3:4], good[3:4])
-	copy(said[changed][commonBytes+sglLength:], good[commonBytes+sglLength:][:4])
+	// Where data begin, how many they are, and how many entries a queue has, is for cases of their own.
+	for _, kept := range []struct{ at, size int }{{3, 1}, {commonBytes + sglLength, 4}, {commonBytes + connectSize, 2}} {
+		if len(good) >= kept.at+kept.size {
+			copy(said[changed][kept.at:], good[kept.at:][:kept.size])
+		}
+	}
 	h.says(w, said...)
 }

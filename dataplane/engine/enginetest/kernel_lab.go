@@ -405,8 +405,14 @@ func OpenKernelLog() (*KernelLog, error) {
 // complaint of a kernel that found itself to be wrong, and goes on.
 var complaint = regexp.MustCompile(`WARNING: |BUG: |Oops|general protection fault|refcount_t|hung_task|blocked for more than`)
 
-// Complaints since the last call, a line each.
+// warnOnce is a file of debugfs. Who writes to it has the kernel say again what it says once.
+const warnOnce = "/sys/kernel/debug/clear_warn_once"
+
+// Complaints since the last call, a line each. Those that a kernel has only once in its life, it has again after this.
 func (k *KernelLog) Complaints() ([]string, error) {
+	if err := os.WriteFile(warnOnce, []byte("1"), 0o200); err != nil {
+		return nil, fmt.Errorf("debugfs has to be mounted: %w", err)
+	}
 	var found []string
 	record := make([]byte, 8192)
 	for {

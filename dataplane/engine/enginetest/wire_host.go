@@ -145,14 +145,18 @@ func (h *wireHost) ReadAt(p []byte, off int64) (int, error) {
 	return copy(p, in), err
 }
 
-// WriteAt implements io.WriterAt, of whole blocks: in the capsule up to BlockBytes, else when the target asks for them.
+// WriteAt implements io.WriterAt, of whole blocks.
 func (h *wireHost) WriteAt(p []byte, off int64) (int, error) {
-	c := transfer(ioWrite, 1, uint64(off)/uint64(h.lbaBytes), len(p)/h.lbaBytes)
+	return len(p), h.io.write(transfer(ioWrite, 1, uint64(off)/uint64(h.lbaBytes), len(p)/h.lbaBytes), p)
+}
+
+// write sends data in the capsule up to BlockBytes, else when the target asks for them.
+func (w *wire) write(c entry, p []byte) error {
 	if len(p) > BlockBytes {
-		return len(p), h.io.doWhenReady(c, p)
+		return w.doWhenReady(c, p)
 	}
-	_, _, err := h.io.do(c, p, 0)
-	return len(p), err
+	_, _, err := w.do(c, p, 0)
+	return err
 }
 
 // Messages of authentication, by type and number, and their places.
@@ -162,9 +166,13 @@ const (
 	authChallenge, authReply, authSuccess1, authSuccess2               = 0x01, 0x02, 0x03, 0x04
 	authFailure2, authFailure1                                         = 0xf0, 0xf1
 	authTransaction, authHashBytes, authValid, authSequence, authValue = 4, 6, 8, 12, 16
+	authGroup                                                          = 9 // of a challenge
 	// authReceiveBytes is room for every answer: a challenge with a value of the largest group has 1,072 or more.
 	authReceiveBytes = 2048
 	hashSHA256       = 1
+	// noGroup is the null one, and unknownGroup is reserved (NVMe Base Specification, "DH-HMAC-CHAP DH Group
+	// Identifiers").
+	noGroup, unknownGroup = 0, 0xff
 )
 
 // authMessage with its transaction's number, of so many bytes.
@@ -175,12 +183,22 @@ func authMessage(kind, number byte, transaction uint16, size int) []byte {
 	return m
 }
 
-// negotiation of DH-HMAC-CHAP with SHA-256 and no group.
+// Places in a negotiation of its list of groups, and of their number.
+const authGroupCount, authGroups = 11, 42
+
+// negotiation of DH-HMAC-CHAP with SHA-256 and no group. Linux 6.12's target is content with its own group, which is no
+// group, only where a host offers another one as well (nvmet_auth_negotiate). SPDK takes no notice of one that it does
+// not know.
 func negotiation(transaction uint16) []byte {
 	m := authMessage(authCommon, authNegotiate, transaction, 8+64)
 	m[7] = 1 // protocol
-	copy(m[8:], []byte{authDHCHAP, 0, 1, 1, hashSHA256})
-	return m
+	copy(m[8:], []byte{authDHCHAP, 0, 1, 0, hashSHA256})
+	return offering(m, unknownGroup, noGroup)
+}
+
+// offering these groups in a negotiation, and no others.
+func offering(negotiation []byte, groups ...byte) []byte {
+	return edited(edited(negotiation, authGroupCount, byte(len(groups))), authGroups, groups...)
 }
 
 // authSendOf so many bytes.

@@ -51,11 +51,8 @@ func (h harness) Complaints() ([]string, error) { return h.log.Complaints() }
 
 func (harness) Engine(*testing.T) engine.Engine { return nvmet.New(nvmet.Options{StateDir: stateDir}) }
 
-// noWire: so far, the intruders prove themselves without a Diffie-Hellman group.
-const noWire = "the kernel's target takes no proof without a Diffie-Hellman group, and the raw client has none"
-
 func (harness) Traits() enginetest.Traits {
-	return enginetest.Traits{NoWire: noWire, RetryEvery: enginetest.KernelRetries, HangsUnproved: []v1alpha1.TransportType{v1alpha1.TransportRDMA}}
+	return enginetest.Traits{RetryEvery: enginetest.KernelRetries, HangsUnproved: []v1alpha1.TransportType{v1alpha1.TransportRDMA}}
 }
 
 func (harness) Plan(*testing.T) v1alpha1.Plan { return v1alpha1.Plan{Engine: v1alpha1.EngineNvmet} }

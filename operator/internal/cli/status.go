@@ -137,6 +137,7 @@ func (s *status) overview(t *table) {
 	s.printMoves(t, func(*v1alpha1.NvmfVolume, progress) bool { return true })
 	s.printWaiting(t, func(*v1alpha1.NvmfVolume) bool { return true })
 	s.printRecoveries(t, func(*v1alpha1.NvmfVolume) bool { return true })
+	s.printOldKeys(t, func(*v1alpha1.NvmfVolume) bool { return true })
 	s.printProblems(t, s.problems(s.targets, s.nodes, func(string, string) bool { return true }))
 }
 
@@ -174,6 +175,7 @@ func (s *status) aboutTarget(t *table, target v1alpha1.NvmfTarget) {
 	s.printMoves(t, func(v *v1alpha1.NvmfVolume, _ progress) bool { return v.Spec.Target == target.Name })
 	s.printWaiting(t, func(v *v1alpha1.NvmfVolume) bool { return v.Spec.Target == target.Name })
 	s.printRecoveries(t, func(v *v1alpha1.NvmfVolume) bool { return v.Spec.Target == target.Name })
+	s.printOldKeys(t, func(v *v1alpha1.NvmfVolume) bool { return v.Spec.Target == target.Name })
 	s.printProblems(t, s.problems([]v1alpha1.NvmfTarget{target}, nodes, func(of, _ string) bool { return of == target.Name }))
 }
 
@@ -191,6 +193,7 @@ func (s *status) aboutNode(t *table, node v1alpha1.NvmfNode) {
 	s.printMoves(t, func(_ *v1alpha1.NvmfVolume, p progress) bool { return p.from == node.Name || p.to == node.Name })
 	s.printWaiting(t, func(v *v1alpha1.NvmfVolume) bool { return memberOn(v, node.Name) != nil })
 	s.printRecoveries(t, func(v *v1alpha1.NvmfVolume) bool { return memberOn(v, node.Name) != nil })
+	s.printOldKeys(t, func(v *v1alpha1.NvmfVolume) bool { return memberOn(v, node.Name) != nil })
 	if e := node.Status.Engine; e != nil && len(e.Settings) > 0 {
 		t.line("")
 		t.columns(settingRows(e.Settings))

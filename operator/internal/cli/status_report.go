@@ -16,6 +16,8 @@ type StatusReport struct {
 	Targets []TargetReport `json:"targets"`
 	Nodes   []NodeReport   `json:"nodes"`
 	Moves   []MoveReport   `json:"moves,omitempty"`
+	// OldKeys are the attached volumes whose keys are older than security.keyLifetimeHours, in words.
+	OldKeys []string `json:"oldKeys,omitempty"`
 	// Problems in words, as the table has them.
 	Problems []string `json:"problems"`
 }
@@ -85,6 +87,9 @@ func (s *status) report(args []string) StatusReport {
 			r.Moves = append(r.Moves, p.report())
 		}
 	}
+	r.OldKeys = s.oldKeys(func(v *v1alpha1.NvmfVolume) bool {
+		return all || is(v.Spec.Target) || memberOn(v, args[0]) != nil
+	})
 	r.Problems = append(r.Problems, s.problems(targets, nodes, func(target, node string) bool { return all || is(target) || is(node) })...)
 	s.unwell = s.unwell || len(r.Problems) > 0
 	return r

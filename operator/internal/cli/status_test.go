@@ -248,6 +248,29 @@ func TestStatus(t *testing.T) {
 				s.volumes[2].Spec.Waiting = "of another node"
 			},
 			want: []string{"cannot change yet:\nVOLUME REPLICAS REQUESTED WAITING\nnv/pvc-0 1 2 no node has room\n", "No problems found."}, not: "of another node"},
+		"keys that are older than they should be": {
+			about: "a",
+			change: func(s *status) {
+				created := func(i int, node string, age time.Duration) {
+					s.replicas[i].Spec.Hosts = []v1alpha1.VolumeHost{{Node: node, SealedKeys: "x", KeysCreated: new(metav1.NewTime(noon.Add(-age)))}}
+				}
+				s.targets[0].Spec.Security = &v1alpha1.Security{KeyLifetimeHours: 24}
+				s.volumes[0].Spec.Mirrored = true
+				created(0, "user-1", 72*time.Hour)
+				created(1, "user-2", 25*time.Hour+time.Second)
+				created(2, "user-3", 72*time.Hour) // stored on b
+			},
+			want: []string{"older than security.keyLifetimeHours:\n- NvmfVolume pvc-0 on node user-1: 3d old; they are not replaced while a mirrored volume is attached; restart its pods when it suits you\n" +
+				"- NvmfVolume pvc-1 on node user-2: 25h old; to see what their rotation waits for, run: kubectl weft rotate nv/pvc-1 --dry-run\n", "No problems found."}, not: "user-3"},
+		"keys that are about to be replaced": {
+			change: func(s *status) {
+				s.replicas[0].Spec.Hosts = []v1alpha1.VolumeHost{{Node: "user-1", SealedKeys: "x", KeysCreated: new(metav1.NewTime(noon.Add(-v1alpha1.DefaultKeyLifetimeHours*time.Hour - time.Minute)))}}
+				of := func(nqn string) v1alpha1.VolumeHost {
+					return v1alpha1.VolumeHost{NQN: nqn, Attachment: "u", SealedKeys: "x", KeysCreated: new(metav1.NewTime(noon.AddDate(-1, 0, 0)))}
+				}
+				s.replicas[1].Spec.Hosts = []v1alpha1.VolumeHost{of("a"), of("b")}
+			},
+			want: []string{"No problems found."}, not: "older"},
 		"a replica that moves": {
 			change: func(s *status) {
 				since := metav1.NewTime(noon.Add(-3 * time.Minute))

@@ -24,6 +24,7 @@ const (
 	// lab does not hide its own error.
 	collectTimeout = 90 * time.Second
 	missingSuffix  = ".missing"
+	weftKinds      = "nvmftargets,nvmfnodes,nvmfvolumes,nvmfreplicas,nvmfmirrors,nvmfsnapshots"
 )
 
 // explain adds to the error where the logs are, after collecting them.
@@ -101,8 +102,11 @@ func (l *Lab) collectObjects(ctx context.Context, dir string) error {
 		"events.txt":   {"get", "events", "-A", "--sort-by=.lastTimestamp"},
 		"overview.txt": {"get", "nodes,pods,pvc,pv,volumeattachments,csinodes,storageclasses,deployments,daemonsets", "-A", "-o", "wide"},
 		"objects.yaml": {"get", "nodes,pods,pvc,pv,volumeattachments,csinodes,storageclasses", "-A", "-o", "yaml"},
-		"weft.yaml":    {"get", "nvmftargets,nvmfnodes,nvmfvolumes,nvmfreplicas,nvmfmirrors,nvmfsnapshots", "-o", "yaml"},
-		"describe.txt": {"describe", "nodes"},
+		"weft.yaml":    {"get", weftKinds, "-o", "yaml"},
+		// What people paste into reports: each object with its Events.
+		"describe.txt":      {"describe", "nodes"},
+		"describe-more.txt": {"describe", "pods,pvc,pv,volumeattachments,events", "-A"},
+		"describe-weft.txt": {"describe", weftKinds},
 	} {
 		out, err := build.Output(ctx, append(kubectl, args...)...)
 		if err != nil {

@@ -5,9 +5,6 @@ package suite
 import (
 	"context"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -87,28 +84,6 @@ func requireAuthentication(ctx context.Context) {
 		c := meta.FindStatusCondition(target.Status.Conditions, v1alpha1.ConditionAuthenticationReady)
 		g.Expect(c).To(HaveValue(And(HaveField("Reason", v1alpha1.ReasonAsExpected), HaveField("ObservedGeneration", target.Generation))))
 	}).WithTimeout(time.Minute).WithPolling(time.Second).Should(Succeed())
-}
-
-// nowhere is a text found in logs, objects and Events.
-func nowhere(ctx context.Context, texts ...string) {
-	GinkgoHelper()
-	dir := GinkgoT().TempDir()
-	Expect(machines.CollectLogs(ctx, dir)).To(Succeed())
-	files := 0
-	Expect(filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || !entry.Type().IsRegular() {
-			return err
-		}
-		files++
-		content, err := os.ReadFile(path)
-		for _, text := range texts {
-			if strings.Contains(string(content), text) {
-				return fmt.Errorf("%s has a key in it", path)
-			}
-		}
-		return err
-	})).To(Succeed())
-	Expect(files).To(BeNumerically(">", 10))
 }
 
 var _ = Describe("An authenticated volume", func() {

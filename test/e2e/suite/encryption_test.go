@@ -98,6 +98,7 @@ var _ = Describe("An encrypted volume", func() {
 		var volumes v1alpha1.NvmfVolumeList
 		Expect(cluster.List(ctx, &volumes)).To(Succeed())
 		Expect(fmt.Sprintf("%+v", volumes.Items)).To(And(ContainSubstring(string(v1alpha1.EncryptionLUKS2)), Not(ContainSubstring("planted-passphrase"))))
+		nowhere(ctx, firstPassphrase, secondPassphrase)
 		remove(ctx, pod)
 	})
 

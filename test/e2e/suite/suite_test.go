@@ -129,6 +129,7 @@ var _ = JustAfterEach(func(ctx SpecContext) {
 
 var _ = AfterSuite(func(ctx context.Context) {
 	if cluster != nil {
+		noSecrets(ctx)
 		nothingLeft(ctx)
 	}
 })
