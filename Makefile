@@ -199,13 +199,16 @@ SPDK_MEMORY := 3072
 # On the machine's own disk: from the shared folder each start of the target takes seconds.
 spdk-to-machine = $(MACHINE) exec node1 -- cp -r /host-share/spdk /var/tmp/
 on-spdk = $(MACHINE) exec node1 -- env WEFT_SPDK_TARGET=/var/tmp/spdk/nvmf_tgt
-drives-in-machine = $(on-spdk) /host-share/launch.test -test.v -test.timeout 15m -test.run '^(TestServesDrives|TestSwappedDeadAndAddedDrives)$$'
+# With hosts in the tests themselves: what a killed target leaves, what hosts may not do, and what they see of a full pool.
+without-hosts = TestKilled|TestClonesHold|TestHostsCannotDiscard|TestSPDKFrees|TestFullPoolOfARealTarget
+drives-in-machine = $(on-spdk) /host-share/launch.test -test.v -test.timeout 15m -test.run '^(TestServesDrives|TestSwappedDeadAndAddedDrives|TestBlankDriveJoins)$$'
 define spdk-in-machine
 	rm -rf $(MACHINE_DIR)/share/spdk
 	$(MACHINE) pack-target $(abspath $(WEFT_SPDK_TARGET)) $(CURDIR)/$(MACHINE_DIR)/share/spdk
 	$(GO) test -c -tags lab -o $(MACHINE_DIR)/share/spdk.test ./dataplane/engine/spdk
 	$(spdk-to-machine)
 	$(on-spdk) /host-share/spdk.test -test.v -test.timeout 25m -test.run 'TestConformance|TestMounted|TestRefill|TestPools|TestAcknowledged'
+	$(on-spdk) /host-share/spdk.test -test.v -test.timeout 25m -test.run '$(without-hosts)'
 	$(on-spdk) /host-share/agent.test -test.v -test.run TestDataOutlivesItsObjectOnARealTarget
 	$(GO) test -c -tags lab -o $(MACHINE_DIR)/share/node.test ./csi-driver/node
 	$(on-spdk) /host-share/node.test -test.v -test.run TestLabSPDK
