@@ -45,7 +45,7 @@ func TestKilledWhileItClears(t *testing.T) {
 		other, deleted := i.create(engine.Source{}, 8*mib), i.create(engine.Source{}, 32*mib)
 		i.fill(other, 0, 8*mib, newData)
 		i.fill(deleted, 0, 32*mib, oldData)
-		i.slow()
+		i.slow(slowMiBps)
 		i.work = func() error {
 			if err := errors.Join(i.engine.DeleteVolumes(i.ctx, []engine.ID{deleted})...); err != nil {
 				return err
@@ -64,7 +64,7 @@ func TestKilledWhileItClearsWhatItHeld(t *testing.T) {
 		i.fill(other, 0, 8*mib, newData)
 		i.fill(deleted, 0, 32*mib, oldData)
 		i.done(i.engine.DeleteVolumes(i.ctx, []engine.ID{deleted}))
-		i.slow()
+		i.slow(slowMiBps)
 		before := i.dataBlocks()
 		i.killedWhen(func() bool { return i.dataBlocks() < before }, i.clearNow)
 		i.relaunched()
@@ -72,7 +72,7 @@ func TestKilledWhileItClearsWhatItHeld(t *testing.T) {
 			if err := errors.Join(i.engine.OpenPools(i.ctx, []engine.Device{i.device})...); err != nil {
 				return err
 			}
-			if err := i.limit(); err != nil {
+			if err := i.limit(slowMiBps); err != nil {
 				return err
 			}
 			return i.clearNow()
@@ -90,7 +90,7 @@ func TestKilledWhileItMerges(t *testing.T) {
 		i.fill(volume, 0, 32*mib, oldData)
 		snapshot := i.snap(volume)
 		i.fill(volume, 0, 16*mib, newData)
-		i.slow()
+		i.slow(slowMiBps)
 		i.work = func() error {
 			if err := errors.Join(i.engine.DeleteSnapshots(i.ctx, []engine.ID{snapshot})...); err != nil {
 				return err
@@ -118,7 +118,7 @@ func TestKilledWhileItTakesASnapshot(t *testing.T) {
 	killedAnywhere(t, engine.Device{FileBytes: 128 * mib}, func(i *interruption) {
 		volume, snapshot := i.create(engine.Source{}, 32*mib), newID()
 		i.fill(volume, 0, 32*mib, oldData)
-		i.slow()
+		i.slow(1)
 		i.work = func() error {
 			return errors.Join(i.engine.CreateSnapshots(i.ctx, []engine.SnapshotSpec{{ID: snapshot, Volume: volume}})...)
 		}
@@ -147,7 +147,7 @@ func TestKilledWhileItCopies(t *testing.T) {
 		i.Expect(err).NotTo(HaveOccurred())
 		written := int64(0) // clusters, in each of which it is the second block
 		isSecond := func(at int64) bool { return at%mib == enginetest.BlockBytes }
-		i.slow()
+		i.slow(slowMiBps)
 		i.work = func() error {
 			defer host.Close()
 			block := bytes.Repeat([]byte{newData}, enginetest.BlockBytes)
@@ -206,7 +206,7 @@ func killedAnywhere(t *testing.T, pool engine.Device, prepare func(*interruption
 	device.ClusterBytes = pool.ClusterBytes
 	i := &interruption{rig: rigOn(t, m, device)}
 	steps := i.round(prepare, math.MaxInt).steps
-	i.Expect(steps).To(BeNumerically(">", killings), "steps that can be told apart")
+	i.Expect(steps).To(BeNumerically(">=", 2), "steps that can be told apart")
 	var outcomes []outcome
 	killed := 0
 	for n := range killings {
@@ -249,6 +249,7 @@ func (i *interruption) round(prepare func(*interruption), steps int) outcome {
 	clusters, served := i.newVolumeReadsZeroes()
 	i.Expect(served).To(BeTrue())
 	i.Expect(clusters).To(BeNumerically(">", 0))
+	i.clear() // the new volume, which had all that was free
 	i.kept(true)
 	i.emptied()
 	return o
@@ -259,7 +260,7 @@ func (r *rig) killedWhen(seen func() bool, work func() error) (meanwhile bool) {
 	r.t.Helper()
 	ended := make(chan error, 1)
 	go func() { ended <- work() }()
-	tick := time.NewTicker(2 * time.Millisecond)
+	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for {
 		select {
@@ -280,19 +281,19 @@ func (r *rig) killedWhen(seen func() bool, work func() error) (meanwhile bool) {
 const (
 	// slowIOPS is the least that SPDK limits a device to: each I/O waits for a millisecond.
 	slowIOPS = 1000
-	// slowMiBps: what follows a cluster of 4 MiB waits for 60 ms.
+	// slowMiBps: what follows a cluster of 4 MiB waits for 60 ms. With 1, what follows a page of metadata waits for 4 ms.
 	slowMiBps = 64
 )
 
 // slow down the pool's device, so that single steps can be seen.
-func (r *rig) slow() {
+func (r *rig) slow(mibps int) {
 	r.t.Helper()
-	r.Expect(r.limit()).To(Succeed())
+	r.Expect(r.limit(mibps)).To(Succeed())
 }
 
-func (r *rig) limit() error {
+func (r *rig) limit(mibps int) error {
 	_, err := ask(r.ctx, r.socket(), "bdev_set_qos_limit", map[string]any{
-		"name": "weft:" + r.device.ID, "rw_ios_per_sec": slowIOPS, "w_mbytes_per_sec": slowMiBps,
+		"name": "weft:" + r.device.ID, "rw_ios_per_sec": slowIOPS, "w_mbytes_per_sec": mibps,
 	})
 	return err
 }
@@ -387,6 +388,13 @@ func (r *rig) emptied() {
 	r.done(r.engine.DeleteVolumes(r.ctx, volumes))
 	r.done(r.engine.DeleteSnapshots(r.ctx, snapshots))
 	r.clear()
+	if !r.clean() {
+		// Where the target was killed with two owners of a cluster, SPDK counts it twice until its next start. It gives as
+		// much less, and the pool has no mark: all that is free then is cleared first.
+		r.reopened()
+		r.newVolumeReadsZeroes()
+		r.clear()
+	}
 	for name := range r.lvols() {
 		// The mark of a snapshot that went just before the target did stays: nothing says that SPDK has not only forgotten
 		// the snapshot.
