@@ -319,6 +319,11 @@ bench-deletion: ## Measure attaching beside the deletion of 1 TiB, on the nvmf_t
 	$(GO) test -c -o dist/spdk.test ./dataplane/engine/spdk
 	cd dataplane/engine/spdk && chrt -r 10 $(CURDIR)/dist/spdk.test -test.run '^$$' -test.bench BenchmarkAttachBesideDeletion -test.benchtime 1x -test.timeout 10m
 
+.PHONY: bench-clusters
+bench-clusters: ## Measure the first write to a cluster after a snapshot, with clusters of each size, on the nvmf_tgt that WEFT_SPDK_TARGET names
+	$(real-target)
+	$(GO) test ./dataplane/engine/spdk -run '^$$' -bench BenchmarkFirstWriteAfterSnapshot -benchtime 5x -timeout 10m
+
 # RECORD=dataplane/sizing/testdata/memory-26.05-volumes.json keeps what was measured.
 RECORD ?= dist/memory.json
 .PHONY: bench-memory
