@@ -64,7 +64,7 @@ test: $(LAB) ## Run lint, unit and API-server tests, kernel tests in a virtual m
 
 .PHONY: test-all
 test-all: $(LAB) ## Run everything: what test runs, the whole end-to-end suite, others' tests of a storage driver, random sequences
-	+$(LAB) parts --keep-going lint test-unit+test-lab-targets+test-lab-hosts test-mirrors test-mirrors-lab test-release test-e2e-all test-e2e-third e2e-storage-all test-chaos
+	+$(LAB) parts --keep-going lint test-unit+test-lab-targets+test-lab-hosts test-intruders test-mirrors test-mirrors-lab test-release test-e2e-all test-e2e-third e2e-storage-all test-chaos
 
 ##@ Build
 
@@ -187,10 +187,11 @@ test-mirrors: ## Run SEQUENCES random histories of a mirror, its holders, its re
 # plugin). They run as root in virtual machines of their own, one for each of the two.
 MACHINE_DIR = .lab-machine
 MACHINE = cd test/e2e && WEFT_LAB_DIR=$(CURDIR)/$(MACHINE_DIR) $(LAB)
-# in-machine PACKAGE[,TESTS]: run a package's tests with build tag lab in the machine, or those named; measurements stay out
+# in-machine PACKAGE[,TESTS]: run a package's tests with build tag lab in the machine, or those named. Measurements stay out,
+# and so do intruders, which take ten minutes on the kernel's target: test-intruders has them.
 define in-machine
 	$(GO) test -c -tags lab -o $(MACHINE_DIR)/share/$(notdir $(1)).test $(1)
-	$(MACHINE) exec node1 -- /host-share/$(notdir $(1)).test -test.v -test.timeout 40m -test.skip '^TestMeasure'$(if $(2), -test.run '$(2)')
+	$(MACHINE) exec node1 -- /host-share/$(notdir $(1)).test -test.v -test.timeout 40m -test.skip '^TestMeasure|^TestConformance$$/^Intruders$$'$(if $(2), -test.run '$(2)')
 endef
 
 # A real SPDK target goes into the machine with its libraries, and serves the kernel's initiator there over TCP and RDMA.
@@ -199,13 +200,16 @@ SPDK_MEMORY := 3072
 # On the machine's own disk: from the shared folder each start of the target takes seconds.
 spdk-to-machine = $(MACHINE) exec node1 -- cp -r /host-share/spdk /var/tmp/
 on-spdk = $(MACHINE) exec node1 -- env WEFT_SPDK_TARGET=/var/tmp/spdk/nvmf_tgt
-drives-in-machine = $(on-spdk) /host-share/launch.test -test.v -test.timeout 15m -test.run '^(TestServesDrives|TestSwappedDeadAndAddedDrives)$$'
+# With hosts in the tests themselves: what a killed target leaves, what hosts may not do, and what they see of a full pool.
+without-hosts = TestKilled|TestClonesHold|TestHostsCannotDiscard|TestSPDKFrees|TestFullPoolOfARealTarget
+drives-in-machine = $(on-spdk) /host-share/launch.test -test.v -test.timeout 15m -test.run '^(TestServesDrives|TestSwappedDeadAndAddedDrives|TestBlankDriveJoins)$$'
 define spdk-in-machine
 	rm -rf $(MACHINE_DIR)/share/spdk
 	$(MACHINE) pack-target $(abspath $(WEFT_SPDK_TARGET)) $(CURDIR)/$(MACHINE_DIR)/share/spdk
 	$(GO) test -c -tags lab -o $(MACHINE_DIR)/share/spdk.test ./dataplane/engine/spdk
 	$(spdk-to-machine)
 	$(on-spdk) /host-share/spdk.test -test.v -test.timeout 25m -test.run 'TestConformance|TestMounted|TestRefill|TestPools|TestAcknowledged'
+	$(on-spdk) /host-share/spdk.test -test.v -test.timeout 25m -test.run '$(without-hosts)'
 	$(on-spdk) /host-share/agent.test -test.v -test.run TestDataOutlivesItsObjectOnARealTarget
 	$(GO) test -c -tags lab -o $(MACHINE_DIR)/share/node.test ./csi-driver/node
 	$(on-spdk) /host-share/node.test -test.v -test.run TestLabSPDK
@@ -240,6 +244,14 @@ test-lab-hosts: $(LAB) ## Run the kernel tests of the node plugin
 	$(MACHINE) up --nodes 1 --no-cluster
 	# test-unit runs its tests of the fake kernel.
 	$(call in-machine,./csi-driver/node,^TestLab)
+	$(MACHINE) down
+
+.PHONY: test-intruders
+test-intruders: $(LAB) ## Attack the kernel's target in a virtual machine, as a stranger and as a host that is admitted
+	$(MACHINE) down
+	$(MACHINE) up --nodes 1 --no-cluster
+	$(GO) test -c -tags lab -o $(MACHINE_DIR)/share/nvmet.test ./dataplane/engine/nvmet
+	$(MACHINE) exec node1 -- /host-share/nvmet.test -test.v -test.timeout 40m -test.run '^TestConformance$$/^Intruders$$'
 	$(MACHINE) down
 
 .PHONY: test-mirrors-lab
@@ -315,6 +327,11 @@ bench-deletion: ## Measure attaching beside the deletion of 1 TiB, on the nvmf_t
 	@mkdir -p dist
 	$(GO) test -c -o dist/spdk.test ./dataplane/engine/spdk
 	cd dataplane/engine/spdk && chrt -r 10 $(CURDIR)/dist/spdk.test -test.run '^$$' -test.bench BenchmarkAttachBesideDeletion -test.benchtime 1x -test.timeout 10m
+
+.PHONY: bench-clusters
+bench-clusters: ## Measure the first write to a cluster after a snapshot, with clusters of each size, on the nvmf_tgt that WEFT_SPDK_TARGET names
+	$(real-target)
+	$(GO) test ./dataplane/engine/spdk -run '^$$' -bench BenchmarkFirstWriteAfterSnapshot -benchtime 5x -timeout 10m
 
 # RECORD=dataplane/sizing/testdata/memory-26.05-volumes.json keeps what was measured.
 RECORD ?= dist/memory.json

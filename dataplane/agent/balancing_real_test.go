@@ -8,9 +8,9 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,7 +23,9 @@ import (
 	"github.com/weft-storage/weft/dataplane/agent/decide"
 	"github.com/weft-storage/weft/dataplane/balance"
 	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/engine/enginetest"
 	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
+	"github.com/weft-storage/weft/internal/dhchap"
 )
 
 var recordLoads = flag.String("record-loads", "", "write the poll groups' loads of TestBalancesARealTarget to this file")
@@ -31,7 +33,7 @@ var recordLoads = flag.String("record-loads", "", "write the poll groups' loads 
 // TestBalancesARealTarget under load over loopback: both poll groups are put on one of its two cores, and the agent's
 // own decision takes one of them to the other. It takes as much of two CPUs as it gets.
 func TestBalancesARealTarget(t *testing.T) {
-	path, perf := spdktest.RealTarget(t), spdktest.RealPerf(t)
+	path := spdktest.RealTarget(t)
 	g := NewWithT(t)
 	n := newSPDKNode(t)
 	portal := v1alpha1.Portal{Transport: v1alpha1.TransportTCP, Address: "127.0.0.1", Port: 24431}
@@ -45,13 +47,13 @@ func TestBalancesARealTarget(t *testing.T) {
 	g.Expect(e.Start(t.Context(), *n.plan)).To(Succeed())
 	file := filepath.Join(n.dir, "pool.img")
 	g.Expect(e.OpenPools(t.Context(), []engine.Device{{ID: file, Path: file, FileBytes: gib}})[0]).To(Succeed())
-	args := []string{"-q", "32", "-o", "4096", "-w", "randwrite", "-t", "300", "-c", "0x1", "-s", "256", "--no-huge"}
+	var exports []engine.Export
 	for i := range 2 {
 		x := engine.Export{NQN: fmt.Sprintf("%spvc-%d", v1alpha1.NQNPrefix, i), Serial: fmt.Sprintf("s%d", i), Model: "weft", MaxIOQueues: 2,
 			Namespaces: []engine.Namespace{{NSID: 1, Volume: id(i)}}, Hosts: []string{hostA}}
 		g.Expect(e.CreateVolumes(t.Context(), []engine.VolumeSpec{{ID: id(i), Pool: file, SizeBytes: 64 << 20}})[0]).To(Succeed())
 		g.Expect(e.Export(t.Context(), []engine.Export{x})[0]).To(Succeed())
-		args = append(args, "-r", fmt.Sprintf("trtype:TCP adrfam:IPv4 traddr:%s trsvcid:%d subnqn:%s hostnqn:%s", portal.Address, portal.Port, x.NQN, hostA))
+		exports = append(exports, x)
 	}
 	g.Expect(e.OpenPortals(t.Context(), []engine.Portal{{Portal: portal, QueueDepth: 128, InCapsuleDataBytes: 4096}})[0]).To(Succeed())
 	before, err := e.Loads(t.Context())
@@ -65,7 +67,7 @@ func TestBalancesARealTarget(t *testing.T) {
 		}
 	}
 	g.Expect(failedOf(e.MoveThreads(t.Context(), together))).To(BeEmpty())
-	startLoad(t, perf, args)
+	startLoad(t, portal, exports)
 
 	recorder := events.NewFakeRecorder(100)
 	metrics, err := NewMetrics(prometheus.NewRegistry())
@@ -101,25 +103,41 @@ func TestBalancesARealTarget(t *testing.T) {
 	g.Expect(coresOfGroups(last)).To(Equal([]int{1, 1}), "where they were when balancing began")
 	t.Log(<-recorder.Events)
 	if *recordLoads != "" {
-		data, err := json.Marshal(map[string]any{"target": "26.05, 2 cores, 2 poll groups, spdk_nvme_perf randwrite 4 KiB over loopback", "loads": loads[1:]})
+		data, err := json.Marshal(map[string]any{"target": "26.05, 2 cores, 2 poll groups, writes of 4 KiB over loopback", "loads": loads[1:]})
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(os.WriteFile(*recordLoads, append(data, '\n'), 0o600)).To(Succeed())
 	}
 }
 
-// startLoad until the test ends.
-func startLoad(t *testing.T, perf string, args []string) {
+// startLoad of several hosts of each export, which write until the test ends.
+func startLoad(t *testing.T, portal v1alpha1.Portal, exports []engine.Export) {
 	t.Helper()
-	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), perf, args...)
-	var out strings.Builder
-	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
+	const hostsOfEach = 4
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	var writes atomic.Int64
+	for n := range hostsOfEach * len(exports) {
+		x := exports[n%len(exports)]
+		host, err := enginetest.ConnectWire(ctx, portal, x.NQN, x.Hosts[0], dhchap.Pair{}, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Go(func() {
+			defer host.Close()
+			block := make([]byte, enginetest.BlockBytes)
+			for at := int64(n) * enginetest.BlockBytes; ctx.Err() == nil && err == nil; at += hostsOfEach * enginetest.BlockBytes {
+				_, err = host.WriteAt(block, at%host.SizeBytes())
+				writes.Add(1)
+			}
+			if err != nil {
+				t.Errorf("a host that makes load: %v", err)
+			}
+		})
 	}
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // it may have ended
-		_ = cmd.Wait()
-		t.Logf("%s: %.2000s", filepath.Base(perf), out.String())
+		cancel()
+		all.Wait()
+		t.Logf("%d writes", writes.Load())
 	})
 }
 

@@ -91,6 +91,7 @@ type load struct {
 	ownDriver             bool  // of the drives
 	podDrives             int64 // ordinary memory of the pool, in bytes
 	socketBytes           int64 // of a TCP connection, both ways
+	receivePipe           bool  // of each TCP connection
 }
 
 // queuePairs of a transport, admin ones too.

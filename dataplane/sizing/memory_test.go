@@ -187,6 +187,7 @@ func TestMemoryModelMeetsVolumes(t *testing.T) {
 			IOQueues                    int64 `json:"io_queues"`
 			QueueDepth                  int64 `json:"queue_depth"`
 			InCapsule                   int64 `json:"in_capsule_data_size"`
+			ReceivePipe                 bool  `json:"receive_pipe"`
 			AttachmentsHeap             int64 `json:"attachments_heap_bytes"`
 			AttachmentsResident         int64 `json:"attachments_resident_bytes"`
 		}
@@ -203,7 +204,7 @@ func TestMemoryModelMeetsVolumes(t *testing.T) {
 			within(t, what+", "+use, math.Inf(1), model, bytes)
 		}
 		tcp := transport{kind: v1alpha1.TransportTCP, queueDepth: x.QueueDepth, maxIOQueues: 127, inCapsule: x.InCapsule, portals: 1}
-		l := load{cores: x.Cores, pollGroups: x.Cores, volumes: x.Volumes, attachments: x.Attachments, ioQueues: x.IOQueues, transports: []transport{tcp}}
+		l := load{cores: x.Cores, pollGroups: x.Cores, volumes: x.Volumes, attachments: x.Attachments, ioQueues: x.IOQueues, transports: []transport{tcp}, receivePipe: x.ReceivePipe}
 		none := l
 		none.attachments = 0
 		volumes, queues := podLine(t, l, "pod: volumes"), podLine(t, l, "pod: TCP queue pairs")

@@ -30,8 +30,9 @@ const (
 	podMapped = 2
 	// podLeastDrive is the least for a drive, also for one whose size is not known.
 	podLeastDrive = 16 << 20
-	// Of a TCP queue pair: 984 bytes for each slot, 880 more, and a pipe of 8 capsules with their headers.
-	podTCPSlot, podTCPPair, podTCPCapsules, podTCPHeader = 984, 880, 8, 80
+	// Of a TCP queue pair: 984 bytes for each slot, 880 more, up to 3.3 kB of a host that proved itself, and, where
+	// sockets have a receive pipe, one of 8 capsules with their headers.
+	podTCPSlot, podTCPPair, podTCPCapsules, podTCPHeader = 984, 4300, 8, 80
 	// podRDMASlot has work queue entries and their bookkeeping; an allowance, not measured.
 	podRDMASlot = 1024
 
@@ -49,7 +50,10 @@ func podMemory(l load) []line {
 	for _, t := range l.transports {
 		pairs := l.queuePairs(t)
 		if t.kind == v1alpha1.TransportTCP {
-			each := t.queueDepth*podTCPSlot + podTCPPair + podTCPCapsules*(t.inCapsule+podTCPHeader)
+			each := t.queueDepth*podTCPSlot + podTCPPair
+			if l.receivePipe {
+				each += podTCPCapsules * (t.inCapsule + podTCPHeader)
+			}
 			lines = append(lines, times("pod: TCP queue pairs", pairs, each), times("pod: TCP socket buffers", pairs, l.socketBytes))
 			continue
 		}

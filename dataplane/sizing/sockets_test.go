@@ -60,6 +60,10 @@ func TestPlanOfSPDKTakesSocketOptions(t *testing.T) {
 	if got := memoryOf(t, p, use); got != pairs*(64<<10+4<<20) {
 		t.Errorf("socket buffers of %d queue pairs take %d bytes", pairs, got)
 	}
+	const queues = "pod: TCP queue pairs"
+	if more := memoryOf(t, p, queues) - memoryOf(t, usual, queues); more != pairs*8*(4096+80) {
+		t.Errorf("receive pipes of %d queue pairs take %d bytes", pairs, more)
+	}
 }
 
 func TestPlanOfSPDKRefusesSocketOptions(t *testing.T) {

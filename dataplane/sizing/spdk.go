@@ -76,7 +76,7 @@ func planSPDK(node Node, spec v1alpha1.NvmfTargetSpec) (*v1alpha1.Plan, []Reason
 		attachments: attachments, ioQueues: ioQueues, volumes: max(volumesOfNode, attachments),
 		transports: transports, devices: max(int64(len(node.Inventory.RDMADevices)), 1),
 		stores: max(int64(len(pool.drives)), 1), clusterBytes: largestCluster(node, pool.clusterBytes), ownDriver: ownDriver(spec), podDrives: podDrives(node, pool),
-		socketBytes: grantedBuffers(spec.Sockets),
+		socketBytes: grantedBuffers(spec.Sockets), receivePipe: p.Sockets != nil && p.Sockets.ReceivePipe == v1alpha1.SwitchEnabled,
 	}
 	s := sizer{node: node, spec: spec, topology: cpus, cores: cores, model: modelFor(spec), limits: rdmaLimitsOf(node.Inventory)}
 	s.pacing = pacingOf(onLinks, lastLevelCache(node.Inventory, cores.cores), pool.nvmeOnly(node.Inventory), transports)

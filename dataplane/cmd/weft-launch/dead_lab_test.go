@@ -38,7 +38,7 @@ func TestSwappedDeadAndAddedDrives(t *testing.T) {
 		r.Expect(r.open(r.neighbour)).To(Succeed())
 		r.servesNeighbour()
 		// A running target takes it back.
-		r.putBack()
+		r.putBack(v1alpha1.ContentWeft)
 		r.Expect(r.open(r.drive)).To(Succeed())
 		r.hasAll()
 		r.end()
@@ -66,7 +66,7 @@ func TestSwappedDeadAndAddedDrives(t *testing.T) {
 		r.forgets()
 		r.stop()
 		// It is the launcher that takes it back.
-		r.putBack()
+		r.putBack(v1alpha1.ContentWeft)
 		r.start(r.planned)
 		r.Expect(r.open(r.drive, r.neighbour)).To(Succeed())
 		r.hasAll()
@@ -74,10 +74,79 @@ func TestSwappedDeadAndAddedDrives(t *testing.T) {
 	})
 }
 
-// rack is a node with two drives: one that is swapped, dies and comes back, and its neighbour.
+// TestBlankDriveJoins a node that serves: it becomes a pool of its own, and the volumes of the other drive are there all
+// the time, also over a restart. By the kernel's driver, and by the one for SPDK that this machine can have.
+func TestBlankDriveJoins(t *testing.T) {
+	for _, driver := range []v1alpha1.DriveDriver{v1alpha1.DriverKernel, v1alpha1.DriverVFIO} {
+		t.Run(string(driver), func(t *testing.T) {
+			r := newRack(t, driver)
+			// It is held back: the inventory that the first plan is made from does not have it.
+			r.Eventually(r.pull()).WithTimeout(patience).Should(Receive(BeNil()))
+			r.replan(nil, r.neighbour)
+			r.start(r.planned)
+			r.Expect(r.open(r.neighbour)).To(Succeed())
+			r.servesNeighbour()
+
+			r.putBack(v1alpha1.ContentBlank)
+			r.servesNeighbour()
+			r.replan(&r.planned, r.neighbour, r.drive)
+			if len(r.pci) > 0 {
+				// It is the launcher that takes drives from the kernel.
+				r.stop()
+				r.start(r.planned)
+			}
+			r.joined()
+			r.create(r.drive)
+			r.servesNeighbour()
+			r.stop()
+			r.start(r.planned)
+			r.joined()
+			r.hasAll()
+			r.end()
+		})
+	}
+}
+
+// replan the node's target from what it has now and the plan that it follows, on these drives.
+func (r *rack) replan(current *v1alpha1.Plan, drives ...v1alpha1.Drive) {
+	r.t.Helper()
+	r.drives()
+	plan, reasons := r.planOf(current, r.driver, v1alpha1.Hugepages2Mi, v1alpha1.CoresStatic, drives...)
+	r.Expect(reasons).To(BeEmpty())
+	r.planned, r.pci = *plan, nil
+	var planned []string
+	for _, d := range plan.Drives {
+		planned = append(planned, d.ID)
+		if d.PCIAddress != "" {
+			r.pci = append(r.pci, launch.PlannedDrive{Address: d.PCIAddress, ID: d.ID})
+		}
+	}
+	var want []string
+	for _, d := range drives {
+		want = append(want, d.ID)
+	}
+	r.Expect(planned).To(ConsistOf(want))
+	if r.driver != v1alpha1.DriverKernel {
+		r.Expect(r.pci).To(HaveLen(len(drives)))
+	}
+}
+
+// joined: both drives are pools, with all that was made on them.
+func (r *rack) joined() {
+	r.t.Helper()
+	r.Expect(r.open(r.neighbour, r.drive)).To(Succeed())
+	state, err := r.engine.Gather(r.ctx)
+	r.Expect(err).NotTo(HaveOccurred())
+	r.Expect(state.Pools).To(ConsistOf(
+		And(HaveField("Device", r.neighbour.ID), HaveField("Err", BeNil())), And(HaveField("Device", r.drive.ID), HaveField("Err", BeNil()))))
+	r.hasAll()
+}
+
+// rack is a node with two drives: one that is swapped, dies and comes back, or is added, and its neighbour.
 type rack struct {
 	*serving
 	planned   v1alpha1.Plan
+	driver    v1alpha1.DriveDriver
 	neighbour v1alpha1.Drive
 	// made are the volumes that lie on them.
 	made []engine.ID
@@ -97,7 +166,7 @@ func newRack(t *testing.T, driver v1alpha1.DriveDriver) *rack {
 	t.Logf("driver %s, drive %s, its neighbour %s", driver, r.drive.ID, r.neighbour.ID)
 	plan, reasons := r.plan(driver, v1alpha1.Hugepages2Mi, v1alpha1.CoresStatic)
 	r.Expect(reasons).To(BeEmpty())
-	r.planned = *plan
+	r.planned, r.driver = *plan, driver
 	if driver == v1alpha1.DriverKernel {
 		r.pci = nil
 	}
@@ -248,12 +317,12 @@ func (r *rack) pull() <-chan error {
 
 func rescan() error { return os.WriteFile("/sys/bus/pci/rescan", []byte("1"), 0o200) }
 
-// putBack the drive, which the kernel then sees with its pool.
-func (r *rack) putBack() {
+// putBack the drive, which the kernel then sees with what is on it.
+func (r *rack) putBack(content v1alpha1.DriveContent) {
 	r.t.Helper()
 	r.Expect(rescan()).To(Succeed())
 	back := func() v1alpha1.Drive { r.drive = r.lastDrive(); return r.drive }
 	was := r.drive
 	r.Eventually(back).WithTimeout(patience).Should(And(
-		HaveField("ID", was.ID), HaveField("PCIAddress", was.PCIAddress), HaveField("Content", v1alpha1.ContentWeft)))
+		HaveField("ID", was.ID), HaveField("PCIAddress", was.PCIAddress), HaveField("Content", content), HaveField("ByID", Not(BeEmpty()))))
 }

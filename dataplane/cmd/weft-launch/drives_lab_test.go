@@ -160,18 +160,27 @@ func (s *serving) erase(name string) {
 // plan of a target with both transports on this drive. SPDK before 26.01 serves RDMA from hugepages only, and only
 // where it polls: elsewhere it has TCP.
 func (s *serving) plan(driver v1alpha1.DriveDriver, pages v1alpha1.Hugepages, mode v1alpha1.CoreMode) (*v1alpha1.Plan, []sizing.Reason) {
+	return s.planOf(nil, driver, pages, mode, s.drive)
+}
+
+// planOf such a target on several drives, of a node that follows a plan already, or none.
+func (s *serving) planOf(current *v1alpha1.Plan, driver v1alpha1.DriveDriver, pages v1alpha1.Hugepages, mode v1alpha1.CoreMode, drives ...v1alpha1.Drive) (*v1alpha1.Plan, []sizing.Reason) {
+	var paths []string
+	for _, d := range drives {
+		paths = append(paths, "/dev/disk/by-id/"+d.ByID[0])
+	}
 	network := &v1alpha1.Network{Interface: "eth0"}
 	transports := []v1alpha1.Transport{{Type: v1alpha1.TransportTCP, Port: 4440, Network: network}}
 	if spdktest.Release(s.t, os.Getenv(spdktest.TargetVariable)) >= "26.01" || pages != v1alpha1.HugepagesDisabled && mode != v1alpha1.CoresInterrupt {
 		transports = append(transports, v1alpha1.Transport{Type: v1alpha1.TransportRDMA, Port: 4441, Network: network, SRQ: &v1alpha1.SRQ{Mode: v1alpha1.SRQEnabled}})
 	}
-	return sizing.Plan(sizing.Node{Name: "node", Inventory: s.inv}, v1alpha1.NvmfTargetSpec{
+	return sizing.Plan(sizing.Node{Name: "node", Inventory: s.inv, Current: current}, v1alpha1.NvmfTargetSpec{
 		Engine:      v1alpha1.EngineSPDK,
 		Transports:  transports,
 		Attachments: v1alpha1.Attachments{Expected: 4, IOQueues: 1},
 		Cores:       &v1alpha1.Cores{Count: new(int32(1)), Mode: mode},
 		Memory:      &v1alpha1.Memory{Hugepages: pages},
-		Devices:     v1alpha1.Devices{Paths: []string{"/dev/disk/by-id/" + s.drive.ByID[0]}, Driver: driver},
+		Devices:     v1alpha1.Devices{Paths: paths, Driver: driver},
 	})
 }
 

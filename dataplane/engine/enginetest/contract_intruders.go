@@ -95,7 +95,7 @@ func (s *suite) withIntruder(do func(*intruded)) {
 	h.hangUp()
 	h.unharmed("in the end")
 	h.noComplaints("in the end")
-	h.witness.old.close()
+	h.witness.old.Close()
 	h.Expect(h.heard.found).To(BeFalse(), "the intruder got what only the victim may read")
 	h.done(h.engine.Unexport(h.ctx, []string{h.victim.NQN}))
 	h.Expect(h.contentOf(h.victim.Namespaces[0].Volume)).To(Equal(h.secret()), "the victim's volume")
@@ -110,7 +110,7 @@ func (h *intruded) secret() []byte {
 func (h *intruded) plant() {
 	h.t.Helper()
 	volume := h.create(h.device.ID, 64*mib)
-	h.useWire(volume, func(host *wireHost) {
+	h.useWire(volume, func(host *WireHost) {
 		_, err := host.WriteAt(h.secret(), 0)
 		h.Expect(err).NotTo(HaveOccurred())
 	})
@@ -122,21 +122,21 @@ func (h *intruded) plant() {
 }
 
 // useWire serves a volume to a new host for a moment.
-func (h *intruded) useWire(volume engine.ID, do func(*wireHost)) {
+func (h *intruded) useWire(volume engine.ID, do func(*WireHost)) {
 	h.t.Helper()
 	x := exportOf(volume, newHost())
 	h.exportAs(x)
 	host, err := connectWire(h.ctx, h.identity(x))
 	h.Expect(err).NotTo(HaveOccurred())
 	do(host)
-	host.close()
+	host.Close()
 	h.done(h.engine.Unexport(h.ctx, []string{x.NQN}))
 }
 
 func (h *intruded) contentOf(volume engine.ID) []byte {
 	h.t.Helper()
 	content := make([]byte, secretBlocks*BlockBytes)
-	h.useWire(volume, func(host *wireHost) {
+	h.useWire(volume, func(host *WireHost) {
 		_, err := host.ReadAt(content, 0)
 		h.Expect(err).NotTo(HaveOccurred())
 	})
@@ -163,7 +163,7 @@ func (h *intruded) insider() identityOnWire {
 // witness is a host that goes on using its volume.
 type witness struct {
 	who   identityOnWire
-	old   *wireHost
+	old   *WireHost
 	round int64
 	kept  []byte
 }
@@ -185,7 +185,7 @@ func (h *intruded) newWitness() {
 }
 
 // goesOn on a connection: what is kept is there, and what is written is read.
-func (w *witness) goesOn(host *wireHost) error {
+func (w *witness) goesOn(host *WireHost) error {
 	read := make([]byte, len(w.kept))
 	if _, err := host.ReadAt(read, 0); err != nil {
 		return err
@@ -217,7 +217,7 @@ func (h *intruded) unharmed(after string) {
 	host, err := connectWire(h.ctx, h.witness.who)
 	h.Expect(err).NotTo(HaveOccurred(), "the witness connects: "+after)
 	err = h.witness.goesOn(host)
-	host.close()
+	host.Close()
 	h.Expect(err).NotTo(HaveOccurred(), "the witness, newly connected: "+after)
 	state, err := h.engine.Gather(h.ctx)
 	h.Expect(err).NotTo(HaveOccurred(), "Gather: "+after)
@@ -294,7 +294,7 @@ func (h *intruded) admitted() *wire {
 }
 
 // attached is the intruder with its own volume.
-func (h *intruded) attached() *wireHost {
+func (h *intruded) attached() *WireHost {
 	h.t.Helper()
 	host, err := connectWire(h.ctx, h.insider())
 	h.Expect(err).NotTo(HaveOccurred())

@@ -138,16 +138,16 @@ func unprovedQueues(h *intruded) {
 }
 
 // owner of the victim's volume, attached.
-func (h *intruded) owner() *wireHost {
+func (h *intruded) owner() *WireHost {
 	h.t.Helper()
 	owner, err := connectWire(h.ctx, h.identity(h.victim))
 	h.Expect(err).NotTo(HaveOccurred())
-	h.t.Cleanup(owner.close)
+	h.t.Cleanup(owner.Close)
 	return owner
 }
 
 // reads expects that the owner still reads what is its own.
-func (h *intruded) reads(owner *wireHost, why string) {
+func (h *intruded) reads(owner *WireHost, why string) {
 	h.t.Helper()
 	content := make([]byte, secretBlocks*BlockBytes)
 	_, err := owner.ReadAt(content, 0)

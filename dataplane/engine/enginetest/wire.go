@@ -199,6 +199,12 @@ func (e statusError) Is(other error) bool {
 	return ok && o&statusCodeMask == e&statusCodeMask
 }
 
+// StatusOf an error that a target answered a command with: the status's code in the lowest byte, and its type above.
+func StatusOf(err error) (status uint16, is bool) {
+	e, is := errors.AsType[statusError](err)
+	return uint16(e & statusCodeMask), is
+}
+
 // errTerminated says that the target ended the connection with a PDU that says why.
 var errTerminated = errors.New("the target terminated the connection")
 

@@ -21,9 +21,12 @@ import (
 	"github.com/weft-storage/weft/internal/dhchap"
 )
 
-// wireHost is a host with an administrative and one I/O queue.
-type wireHost struct {
+// WireHost is a host that speaks NVMe/TCP itself: it needs no kernel's initiator, and keeps nothing of what it reads. It
+// has an administrative queue, and does its I/O over the first of its I/O queues. Only one goroutine uses it.
+type WireHost struct {
 	admin, io *wire
+	// more I/O queues, which are only connected.
+	more []*wire
 	// controller that the target gave it.
 	controller uint16
 	// lbaBytes and blocks of namespace 1.
@@ -49,21 +52,49 @@ func (i identityOnWire) hostID() [16]byte {
 	return id
 }
 
+// ConnectWire connects a host over NVMe/TCP with so many I/O queues, one at least. With keys it proves that it has them
+// when it is asked, and wants the same of its target.
+func ConnectWire(ctx context.Context, portal v1alpha1.Portal, nqn, hostNQN string, keys dhchap.Pair, ioQueues int) (*WireHost, error) {
+	i := identityOnWire{portal: portal, nqn: nqn, host: hostNQN, keys: keys}
+	h, err := connectWire(ctx, i)
+	if err != nil {
+		return nil, err
+	}
+	for number := 2; number <= ioQueues; number++ {
+		w, _, err := i.queue(ctx, uint16(number), h.controller)
+		if err != nil {
+			h.Close()
+			return nil, err
+		}
+		h.more = append(h.more, w)
+	}
+	return h, nil
+}
+
+// Close all connections, as a host does whose power goes.
+func (h *WireHost) Close() {
+	for _, w := range append([]*wire{h.io, h.admin}, h.more...) {
+		if w != nil {
+			w.close()
+		}
+	}
+}
+
 // connectWire connects both queues, proves itself on each if that is asked for, and enables the controller.
-func connectWire(ctx context.Context, i identityOnWire) (*wireHost, error) {
-	h := &wireHost{}
+func connectWire(ctx context.Context, i identityOnWire) (*WireHost, error) {
+	h := &WireHost{}
 	var err error
 	if h.admin, h.controller, err = i.queue(ctx, 0, anyController); err != nil {
 		return nil, err
 	}
 	if err := h.enable(ctx, i); err != nil {
-		h.close()
+		h.Close()
 		return nil, err
 	}
 	return h, nil
 }
 
-func (h *wireHost) enable(ctx context.Context, i identityOnWire) error {
+func (h *WireHost) enable(ctx context.Context, i identityOnWire) error {
 	if err := h.admin.enable(); err != nil {
 		return err
 	}
@@ -75,14 +106,6 @@ func (h *wireHost) enable(ctx context.Context, i identityOnWire) error {
 	h.lbaBytes = 1 << ns[128+4*int(ns[26]&0xf)+2]
 	h.io, _, err = i.queue(ctx, 1, h.controller)
 	return err
-}
-
-func (h *wireHost) close() {
-	for _, w := range []*wire{h.io, h.admin} {
-		if w != nil {
-			w.close()
-		}
-	}
 }
 
 // enable the controller, and wait for it.
@@ -138,16 +161,147 @@ func (i identityOnWire) unproved(ctx context.Context, number, controller uint16)
 	return w, done.result>>16 != 0, uint16(done.result), nil
 }
 
+// SizeBytes of the namespace, when it was connected.
+func (h *WireHost) SizeBytes() int64 { return int64(h.blocks) * int64(h.lbaBytes) }
+
+const (
+	// transferBytes that every target takes at once.
+	transferBytes = 128 << 10
+	// transfersAtOnce of one call.
+	transfersAtOnce = queueEntries / 2
+)
+
 // ReadAt implements io.ReaderAt, of whole blocks.
-func (h *wireHost) ReadAt(p []byte, off int64) (int, error) {
-	c := transfer(ioRead, 1, uint64(off)/uint64(h.lbaBytes), len(p)/h.lbaBytes)
-	_, in, err := h.io.do(c, nil, len(p))
-	return copy(p, in), err
+func (h *WireHost) ReadAt(p []byte, off int64) (int, error) { return h.transferAt(ioRead, p, off) }
+
+// WriteAt implements io.WriterAt, of whole blocks: in the capsule up to BlockBytes, else when the target asks for them.
+func (h *WireHost) WriteAt(p []byte, off int64) (int, error) { return h.transferAt(ioWrite, p, off) }
+
+// transferAt of any size, with several commands at once. It fails with the error of the first that failed.
+func (h *WireHost) transferAt(opcode byte, p []byte, off int64) (int, error) {
+	var all []*wireCommand
+	for at := 0; at < len(p); at += transferBytes {
+		all = append(all, h.command(opcode, p[at:min(at+transferBytes, len(p))], off+int64(at)))
+	}
+	if err := h.io.doAll(all); err != nil {
+		return 0, err
+	}
+	for n, c := range all {
+		if err := c.done.err(); err != nil {
+			return n * transferBytes, err
+		}
+	}
+	return len(p), nil
 }
 
-// WriteAt implements io.WriterAt, of whole blocks.
-func (h *wireHost) WriteAt(p []byte, off int64) (int, error) {
-	return len(p), h.io.write(transfer(ioWrite, 1, uint64(off)/uint64(h.lbaBytes), len(p)/h.lbaBytes), p)
+// WriteEach writes the same at each of these offsets, several at once. It answers with an error for each of them; the
+// other one is that of the connection.
+func (h *WireHost) WriteEach(p []byte, offsets []int64) ([]error, error) {
+	all := make([]*wireCommand, len(offsets))
+	errs := make([]error, len(offsets))
+	for n, off := range offsets {
+		all[n] = h.command(ioWrite, p, off)
+	}
+	if err := h.io.doAll(all); err != nil {
+		return nil, err
+	}
+	for n, c := range all {
+		errs[n] = c.done.err()
+	}
+	return errs, nil
+}
+
+// wireCommand reads to in, or writes out.
+type wireCommand struct {
+	entry   entry
+	in, out []byte
+	done    completion
+}
+
+func (h *WireHost) command(opcode byte, p []byte, off int64) *wireCommand {
+	c := &wireCommand{entry: transfer(opcode, 1, uint64(off)/uint64(h.lbaBytes), len(p)/h.lbaBytes)}
+	if opcode == ioRead {
+		c.in = p
+	} else {
+		c.out = p
+	}
+	return c
+}
+
+// doAll commands, with up to transfersAtOnce under way.
+func (w *wire) doAll(all []*wireCommand) error {
+	under := map[uint16]*wireCommand{}
+	for next := 0; next < len(all) || len(under) > 0; {
+		if next < len(all) && len(under) < transfersAtOnce {
+			c := all[next]
+			next++
+			under[w.cid+1] = c
+			if err := w.begin(c); err != nil {
+				return err
+			}
+			continue
+		}
+		p, err := w.receive()
+		if err != nil {
+			return err
+		}
+		if err := w.goOn(under, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// begin a command.
+func (w *wire) begin(c *wireCommand) error {
+	switch e := c.entry.numbered(w.next()); {
+	case len(c.in) > 0:
+		return w.send(e.pointer(sglTransport, len(c.in)).capsule(nil))
+	case len(c.out) > BlockBytes:
+		return w.send(e.pointer(sglTransport, len(c.out)).capsule(nil))
+	default:
+		return w.send(e.capsule(c.out))
+	}
+}
+
+// goOn with the command that a PDU is about.
+func (w *wire) goOn(under map[uint16]*wireCommand, p pdu) error {
+	if p.kind == pduTargetTerm {
+		return fmt.Errorf("%w: status %d", errTerminated, le.Uint16(p.header))
+	}
+	at := 0
+	if p.kind == pduResponse {
+		at = 12
+	}
+	if len(p.header) < 16 {
+		return fmt.Errorf("a PDU of type 0x%02x has a header of %d bytes", p.kind, len(p.header))
+	}
+	cid := le.Uint16(p.header[at:])
+	c := under[cid]
+	if c == nil {
+		return fmt.Errorf("the target sent a PDU of type 0x%02x about command %d", p.kind, cid)
+	}
+	switch p.kind {
+	case pduResponse:
+		var err error
+		c.done, err = completionOf(p)
+		delete(under, cid)
+		return err
+	case pduTargetData:
+		offset := int(le.Uint32(p.header[4:]))
+		if offset+len(p.data) > len(c.in) {
+			return fmt.Errorf("%d bytes were sent at %d; %d were asked for", len(p.data), offset, len(c.in))
+		}
+		copy(c.in[offset:], p.data)
+		if p.flags&flagSuccess != 0 {
+			delete(under, cid)
+		}
+		return nil
+	case pduReadyToSend:
+		return w.deliver(p, c.out)
+	default:
+		return fmt.Errorf("the target sent a PDU of type 0x%02x", p.kind)
+	}
 }
 
 // write sends data in the capsule up to BlockBytes, else when the target asks for them.

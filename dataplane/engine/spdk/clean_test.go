@@ -4,8 +4,6 @@ package spdk_test
 
 import (
 	"context"
-	"fmt"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -190,68 +188,6 @@ func TestPoolWhoseDriveComesBack(t *testing.T) {
 	r.Expect(r.engine.Export(r.ctx, []engine.Export{r.exportOf(id)})[0]).To(MatchError(engine.ErrBusy))
 }
 
-// TestKilledWhileItClears: on a real target no data of a deleted volume is left in free space, whatever it had got to.
-func TestKilledWhileItClears(t *testing.T) {
-	spdktest.RealTarget(t)
-	perf := spdktest.RealPerf(t)
-	r := newRig(t)
-	left := 0
-	for round := 0; left == 0; round++ {
-		if round == 20 {
-			t.Fatal("the target was never killed while it cleared something")
-		}
-		id := r.create(engine.Source{}, 400*mib)
-		r.fill(perf, id, 128*mib)
-		r.killedWhileItClears(id)
-		left = r.filled()
-		r.restarted()
-		r.Expect(r.lvols()).To(BeEmpty())
-		r.Expect(r.filled()).To(BeZero(), "of %d pieces that were not cleared", left)
-	}
-	t.Logf("%d pieces of 128 KiB were not cleared when the target was killed", left)
-}
-
-// TestKilledWhileItCopies: nor is any of what it copied for a clone.
-func TestKilledWhileItCopies(t *testing.T) {
-	spdktest.RealTarget(t)
-	perf := spdktest.RealPerf(t)
-	r := newRig(t)
-	source := r.create(engine.Source{}, 40*mib)
-	r.fill(perf, source, 40*mib)
-	const pieces = int(engine.SizeUnit / (128 << 10))
-	used := func() int {
-		clusters := uint64(0)
-		for _, l := range r.lvols() {
-			clusters += l.AllocatedClusters
-		}
-		return int(clusters) * pieces
-	}
-	r.Expect(r.filled()).To(Equal(used()), "every byte that was written can be told")
-	left := 0
-	for round := 0; left == 0; round++ {
-		if round == 40 {
-			t.Fatal("the target was never killed while it copied something")
-		}
-		clone := r.create(engine.Source{Volume: source}, 40*mib)
-		x := r.exportOf(clone)
-		r.done(r.engine.Export(r.ctx, []engine.Export{x}))
-		r.done(r.engine.OpenPortals(r.ctx, r.portals()))
-		writer := exec.CommandContext(r.ctx, perf, perfArguments(r.portals()[0], x, "-q", "32", "-o", "4096", "-w", "randwrite", "-t", "10")...)
-		check(t, writer.Start())
-		r.Eventually(func() bool { return r.lvols()[string(clone)].AllocatedClusters > 1 }, time.Minute, time.Millisecond).Should(BeTrue())
-		r.target.Kill()
-		check(t, writer.Process.Kill())
-		_ = writer.Wait() // it was killed
-		copied := r.filled()
-		r.restarted()
-		left = copied - used()
-		r.Expect(r.filled()).To(Equal(used()), "of %d pieces that were copied and not used", left)
-		r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{clone}))
-		r.clear()
-	}
-	t.Logf("%d pieces of 128 KiB had been copied for nobody when the target was killed", left)
-}
-
 func (r *rig) fake() *spdktest.Target { return r.target.(*spdktest.Target) }
 
 // clean says whether the target has the marks of a pool whose free space is, and of no other that is not.
@@ -302,9 +238,4 @@ func (r *rig) killedWhileItClears(id engine.ID) {
 	r.Eventually(func() map[string]spdkrpc.Lvol { return r.lvols() }, time.Minute, time.Millisecond).ShouldNot(HaveKey("x-" + string(id)))
 	r.target.Kill()
 	r.Expect(<-ended).To(Or(BeNil(), MatchError(engine.ErrUnavailable)))
-}
-
-func perfArguments(portal engine.Portal, x engine.Export, more ...string) []string {
-	return append(more, "-c", "0x2", "-s", "256", "--no-huge", "-r",
-		fmt.Sprintf("trtype:TCP adrfam:IPv4 traddr:%s trsvcid:%d subnqn:%s hostnqn:%s", portal.Address, portal.Port, x.NQN, x.Hosts[0]))
 }

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 
@@ -33,15 +34,15 @@ func TestHostsCannotDiscard(t *testing.T) {
 	r.done(r.engine.Export(r.ctx, []engine.Export{x}))
 	portal := r.portals()[0]
 	h.attach("volume", x.NQN, x.Hosts[0], portal.Address, portal.Port)
-	check(t, h.write("volume", 0xa5))
+	check(t, h.write("volume", ownData))
 	was := r.state()
 	r.Expect(was.Volumes).To(HaveExactElements(HaveField("AllocatedBytes", BeNumerically(">=", clusterOfOne))))
 
 	r.Expect(h.discard("volume")).To(MatchError(ContainSubstring("status")))
 	r.Expect(r.state().Volumes).To(Equal(was.Volumes))
-	data, err := h.read("volume")
+	data, err := h.read("volume", 0)
 	check(t, err)
-	r.Expect(bytes.Count(data, []byte{0xa5})).To(Equal(pieceBytes))
+	r.Expect(bytes.Count(data, []byte{ownData})).To(Equal(pieceBytes))
 }
 
 // TestSPDKFreesWhatIsBeingRead is why hosts cannot discard: a real target, left to itself, gives a discarded cluster to
@@ -49,23 +50,23 @@ func TestHostsCannotDiscard(t *testing.T) {
 // writes zeroes where it is told to deallocate, so no promise of a drive helps. Where it fails with a newer SPDK, that
 // one waits for such reads: see docs/design/discard.md.
 func TestSPDKFreesWhatIsBeingRead(t *testing.T) {
-	d := newDiscarding(t)
-	const own, others, reads = 0xa5, 0x5a, 48 // 6 s of reads
-	check(t, d.write("one", own))
+	d := newDiscarding(t, func(d *discarding) { d.file("device", enginetest.PoolBytes) })
+	const reads = 48 // 6 s of them
+	check(t, d.write("one", ownData))
 	d.call("bdev_set_qos_limit", map[string]any{"name": "device", "r_mbytes_per_sec": 1})
 	results, errs := make([][]byte, reads), make([]error, reads)
 	var all sync.WaitGroup
 	for i := range reads {
-		all.Go(func() { results[i], errs[i] = d.read("one") })
+		all.Go(func() { results[i], errs[i] = d.read("one", 0) })
 	}
 	d.Eventually(d.waiting).Should(BeNumerically(">=", reads/2))
 	check(t, d.discard("one"))
-	check(t, d.write("two", others))
+	check(t, d.write("two", othersData))
 	all.Wait()
 	check(t, errors.Join(errs...))
 	leaked := 0
 	for _, data := range results {
-		if bytes.Count(data, []byte{others}) == pieceBytes {
+		if bytes.Count(data, []byte{othersData}) == pieceBytes {
 			leaked++
 		}
 	}
@@ -73,45 +74,130 @@ func TestSPDKFreesWhatIsBeingRead(t *testing.T) {
 	d.Expect(leaked).To(BeNumerically(">", 0), "this SPDK waits for what is pending in a cluster before it frees it")
 }
 
+// TestSPDKFreesWhatIsBeingWritten is the same with writes that wait: they end in the volume that has the cluster next.
+// The device has two parts, so that only what is written to that cluster waits, and no metadata.
+func TestSPDKFreesWhatIsBeingWritten(t *testing.T) {
+	const firstBytes, pieces, writes = 64 * mib, 24, 48 // 6 s of them
+	d := newDiscarding(t, func(d *discarding) {
+		d.file("first", firstBytes)
+		d.file("second", enginetest.PoolBytes)
+		d.call("bdev_raid_create", map[string]any{"name": "device", "raid_level": "concat", "strip_size_kb": clusterOfOne >> 10, "base_bdevs": []string{"first", "second"}})
+	})
+	d.call("bdev_lvol_create", map[string]any{"lvs_name": "pool", "lvol_name": "filler", "size_in_mib": firstBytes / mib, "thin_provision": false})
+	check(t, d.write("one", ownData))
+	d.call("bdev_set_qos_limit", map[string]any{"name": "second", "w_mbytes_per_sec": 1})
+	errs := make([]error, writes)
+	var all sync.WaitGroup
+	for i := range writes {
+		all.Go(func() { errs[i] = d.writePiece("one", i%pieces, ownData) })
+	}
+	d.Eventually(d.waiting).Should(BeNumerically(">=", writes/2))
+	check(t, d.discard("one"))
+	d.Expect(d.waiting()).To(BeNumerically(">", 0), "writes that waited for the device until now")
+	check(t, d.writePiece("two", clusterOfOne/pieceBytes-1, othersData)) // the end of the cluster
+	all.Wait()
+	check(t, errors.Join(errs...))
+	strange := 0
+	for i := range pieces {
+		data, err := d.read("two", i)
+		check(t, err)
+		if bytes.Contains(data, []byte{ownData}) {
+			strange++
+		}
+	}
+	t.Logf("writes to one volume changed %d of %d pieces of another one", strange, pieces)
+	d.Expect(strange).To(BeNumerically(">", 0), "this SPDK waits for what is pending in a cluster before it frees it")
+}
+
+// TestSPDKFreesWhatItCouldNotRecord: a device that fails the metadata of a discard leaves a cluster with two owners.
+func TestSPDKFreesWhatItCouldNotRecord(t *testing.T) {
+	d := newDiscarding(t, func(d *discarding) {
+		d.file("file", enginetest.PoolBytes)
+		if !d.made {
+			d.call("bdev_error_create", map[string]any{"base_name": "file"})
+		}
+	}, "EE_file")
+	check(t, d.write("one", ownData))
+	d.call("bdev_error_inject_error", map[string]any{"name": "EE_file", "io_type": "write", "error_type": "failure", "num": 1})
+	t.Logf("the discard ends with: %v", d.discard("one"))
+	check(t, d.write("two", othersData))
+	d.process.Kill()
+	d.serve()
+	data, err := d.read("one", 0)
+	check(t, err)
+	d.Expect(bytes.Count(data, []byte{othersData})).To(Equal(pieceBytes), "this SPDK frees no cluster whose discard it could not record")
+}
+
 const (
 	spdkBlock  = 4096
 	pieceBytes = 128 << 10
 	// clusterOfOne is as large as what is written and discarded: the first cluster of a volume.
 	clusterOfOne = 4 * mib
+
+	ownData, othersData = 0xa5, 0x5a
 )
 
 // discarding is a target that lets hosts discard, which weft's never do, with two volumes, and a host of both.
 type discarding struct {
 	*WithT
 	*rawHost
-	target string
+	// process is the target, and device what makes the one named base of its pool, from files in dir.
+	process   *spdktest.Real
+	path, dir string
+	device    func(*discarding)
+	base      string
+	made      bool
 }
 
-func newDiscarding(t *testing.T) *discarding {
+func newDiscarding(t *testing.T, device func(*discarding), base ...string) *discarding {
 	t.Helper()
 	path := spdktest.RealTarget(t)
 	if release := spdktest.Release(t, path); release < "26.05" {
 		t.Skipf("this asks for what SPDK %s may call by another name", release)
 	}
-	d := &discarding{WithT: NewWithT(t), rawHost: newRawHost(t, path)}
-	d.target = runReal(t, path, "0x1")
-	file := filepath.Join(t.TempDir(), "device.img")
-	check(t, os.WriteFile(file, nil, 0o600))
-	check(t, os.Truncate(file, enginetest.PoolBytes))
-	d.call("bdev_aio_create", map[string]any{"name": "device", "filename": file, "block_size": spdkBlock, "fallocate": true})
-	d.call("bdev_lvol_create_lvstore", map[string]any{"bdev_name": "device", "lvs_name": "pool", "cluster_sz": clusterOfOne})
+	d := &discarding{WithT: NewWithT(t), rawHost: newRawHost(t, path), path: path, dir: t.TempDir(), device: device, base: append(base, "device")[0]}
+	d.SetDefaultEventuallyTimeout(time.Minute) // of a busy machine
+	d.serve()
+	return d
+}
+
+// serve by a new target, which has the pool that the one before it had.
+func (d *discarding) serve() {
+	d.t.Helper()
+	d.process = runReal(d.t, d.path, "0x1")
+	d.device(d)
+	if d.made {
+		d.call("bdev_wait_for_examine", nil)
+	} else {
+		d.call("bdev_lvol_create_lvstore", map[string]any{"bdev_name": d.base, "lvs_name": "pool", "cluster_sz": clusterOfOne})
+	}
 	d.call("nvmf_create_transport", map[string]any{"trtype": "TCP"})
-	port := freePort(t)
+	port := freePort(d.t)
 	for _, volume := range []string{"one", "two"} {
 		nqn := "nqn.2026-11.storage.weft:" + volume
-		d.call("bdev_lvol_create", map[string]any{"lvs_name": "pool", "lvol_name": volume, "size_in_mib": 16, "thin_provision": true})
+		if d.made {
+			_, err := ask(d.t.Context(), d.socket, "bdev_nvme_detach_controller", map[string]any{"name": volume})
+			check(d.t, err)
+		} else {
+			d.call("bdev_lvol_create", map[string]any{"lvs_name": "pool", "lvol_name": volume, "size_in_mib": 16, "thin_provision": true})
+		}
 		d.call("nvmf_create_subsystem", map[string]any{"nqn": nqn, "allow_any_host": true})
 		d.call("nvmf_subsystem_add_ns", map[string]any{"nqn": nqn, "namespace": map[string]any{"bdev_name": "pool/" + volume}})
 		d.call("nvmf_subsystem_add_listener", map[string]any{"nqn": nqn, "listen_address": addressOf("127.0.0.1", port)})
 		d.attach(volume, nqn, "nqn.2026-11.storage.weft:host", "127.0.0.1", port)
 	}
 	d.call("bdev_set_qd_sampling_period", map[string]any{"name": "pool/one", "period": 1000})
-	return d
+	d.made = true
+}
+
+// file that is a device of the target, and writes zeroes where it is told to deallocate.
+func (d *discarding) file(name string, sizeBytes int64) {
+	d.t.Helper()
+	path := filepath.Join(d.dir, name)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	check(d.t, err)
+	check(d.t, errors.Join(f.Truncate(sizeBytes), f.Close()))
+	d.call("bdev_aio_create", map[string]any{"name": name, "filename": path, "block_size": spdkBlock, "fallocate": true})
 }
 
 // waiting commands of the first volume, which the target has taken and not answered.
@@ -129,7 +215,7 @@ func (d *discarding) waiting() int {
 
 func (d *discarding) call(method string, params map[string]any) json.RawMessage {
 	d.t.Helper()
-	result, err := ask(d.t.Context(), d.target, method, params)
+	result, err := ask(d.t.Context(), d.process.Socket, method, params)
 	check(d.t, err)
 	return result
 }
@@ -142,11 +228,11 @@ type rawHost struct {
 
 func newRawHost(t *testing.T, path string) *rawHost {
 	t.Helper()
-	return &rawHost{t: t, socket: runReal(t, path, "0x2")}
+	return &rawHost{t: t, socket: runReal(t, path, "0x2").Socket}
 }
 
-// runReal target on its own, and return its socket.
-func runReal(t *testing.T, path, coreMask string) string {
+// runReal target on its own.
+func runReal(t *testing.T, path, coreMask string) *spdktest.Real {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "weft-spdk-") // a socket's path has at most 107 bytes
 	check(t, err)
@@ -160,7 +246,7 @@ func runReal(t *testing.T, path, coreMask string) string {
 			t.Logf("the target on cores %s said:\n%s", coreMask, target.Log())
 		}
 	})
-	return socket
+	return target
 }
 
 func addressOf(address string, port int32) map[string]any {
@@ -178,18 +264,26 @@ func (h *rawHost) attach(name, nqn, hostNQN, address string, port int32) {
 
 // write the first cluster of a volume with one value.
 func (h *rawHost) write(volume string, value byte) error {
-	for at := 0; at < clusterOfOne; at += pieceBytes {
-		c := hostCommand{opcode: 0x01, words: [3]uint32{uint32(at / spdkBlock), 0, pieceBytes/spdkBlock - 1}, data: bytes.Repeat([]byte{value}, pieceBytes)}
-		if _, err := h.send(volume, c); err != nil {
+	for piece := range clusterOfOne / pieceBytes {
+		if err := h.writePiece(volume, piece, value); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// read the first pieceBytes of a volume.
-func (h *rawHost) read(volume string) ([]byte, error) {
-	return h.send(volume, hostCommand{opcode: 0x02, words: [3]uint32{0, 0, pieceBytes/spdkBlock - 1}})
+const blocksOfPiece = pieceBytes / spdkBlock
+
+// writePiece of a volume, by its number.
+func (h *rawHost) writePiece(volume string, piece int, value byte) error {
+	c := hostCommand{opcode: 0x01, words: [3]uint32{uint32(piece * blocksOfPiece), 0, blocksOfPiece - 1}, data: bytes.Repeat([]byte{value}, pieceBytes)}
+	_, err := h.send(volume, c)
+	return err
+}
+
+// read a piece of a volume.
+func (h *rawHost) read(volume string, piece int) ([]byte, error) {
+	return h.send(volume, hostCommand{opcode: 0x02, words: [3]uint32{uint32(piece * blocksOfPiece), 0, blocksOfPiece - 1}})
 }
 
 // discard the first cluster of a volume, by one Dataset Management.

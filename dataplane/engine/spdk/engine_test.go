@@ -44,7 +44,13 @@ func newRig(t *testing.T) *rig {
 
 func rigOf(t *testing.T, m *machine) *rig {
 	t.Helper()
-	r := &rig{machine: m, WithT: NewWithT(t), t: t, ctx: t.Context(), device: m.file(enginetest.PoolBytes)}
+	return rigOn(t, m, m.file(enginetest.PoolBytes))
+}
+
+// rigOn a device that is its pool.
+func rigOn(t *testing.T, m *machine, device engine.Device) *rig {
+	t.Helper()
+	r := &rig{machine: m, WithT: NewWithT(t), t: t, ctx: t.Context(), device: device}
 	r.restarted()
 	r.done(r.engine.OpenPortals(r.ctx, m.portals()))
 	return r
@@ -60,13 +66,19 @@ func (r *rig) restarted() {
 // reopened is restarted, but for what has to be cleared.
 func (r *rig) reopened() {
 	r.t.Helper()
+	r.relaunched()
+	r.done(r.engine.OpenPools(r.ctx, []engine.Device{r.device}))
+}
+
+// relaunched target, with its settings and nothing else.
+func (r *rig) relaunched() {
+	r.t.Helper()
 	r.restart(r.t)
 	r.engine = r.machine.engine(r.t)
 	var err error
 	r.client, err = spdkrpc.New(r.socket(), spdkrpc.Options{})
 	check(r.t, err)
 	r.t.Cleanup(r.client.Close)
-	r.done(r.engine.OpenPools(r.ctx, []engine.Device{r.device}))
 }
 
 // newFakeRig is for tests that need what only the fake can do.

@@ -3,12 +3,15 @@
 package spdk_test
 
 import (
+	"bytes"
 	"syscall"
 	"testing"
 
 	. "github.com/onsi/gomega"
 
 	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/engine/enginetest"
+	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
 )
 
 // TestFullPool: more is promised than there is, and hosts write until there is no room. What was written stays, the
@@ -69,3 +72,64 @@ func TestFullPool(t *testing.T) {
 	r.done(r.engine.DeleteSnapshots(r.ctx, []engine.ID{snapshot}))
 	intact()
 }
+
+// TestFullPoolOfARealTarget is what a host sees of it: a write that finds no room fails, and may be tried again; its
+// other I/O goes on, and that of the other volumes.
+func TestFullPoolOfARealTarget(t *testing.T) {
+	spdktest.RealTarget(t)
+	m := newMachine(t)
+	m.interrupts()
+	r := rigOn(t, m, m.file(128*mib))
+	size := r.state().Pools[0].TotalBytes / engine.SizeUnit * engine.SizeUnit
+	spare, other, greedy := r.create(engine.Source{}, 16*mib), r.create(engine.Source{}, size), r.create(engine.Source{}, size)
+	r.fill(spare, 0, 16*mib, 'S')
+	others, leaveOthers, err := r.serve(other)
+	check(t, err)
+	defer leaveOthers()
+	host, leave, err := r.serve(greedy)
+	check(t, err)
+	defer leave()
+	block := bytes.Repeat([]byte{'G'}, enginetest.BlockBytes)
+	write := func(host *enginetest.WireHost, cluster int64) error {
+		_, err := host.WriteAt(block, cluster*engine.SizeUnit)
+		return err
+	}
+	check(t, write(others, 0))
+	written := int64(0)
+	for ; err == nil; written++ {
+		err = write(host, written)
+	}
+	written--
+	status, answered := enginetest.StatusOf(err)
+	t.Logf("a write that finds no room: %v", err)
+	r.Expect(answered).To(BeTrue(), "the connection stays: %v", err)
+	r.Expect(status).To(BeEquivalentTo(noRoom))
+	r.Expect(r.state().Pools[0].FreeBytes).To(BeZero())
+
+	// What needs no room goes on.
+	check(t, write(host, 0))
+	check(t, write(others, 0))
+	r.readsOf(host, func(at int64) byte {
+		if at%engine.SizeUnit == 0 && at/engine.SizeUnit < written {
+			return 'G'
+		}
+		return 0
+	})
+	fails := func(err error) {
+		t.Helper()
+		status, _ := enginetest.StatusOf(err)
+		r.Expect(status).To(BeEquivalentTo(noRoom), "%v", err)
+	}
+	fails(write(others, 1))
+	r.snap(other)
+	fails(write(others, 0)) // its cluster is the snapshot's now
+
+	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{spare}))
+	r.clear()
+	check(t, write(host, written))
+	check(t, write(others, 0))
+	check(t, write(others, 1))
+}
+
+// noRoom is what SPDK answers a write with that finds no room: Internal Error.
+const noRoom = 0x006

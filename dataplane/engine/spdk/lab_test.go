@@ -46,10 +46,7 @@ func TestConformance(t *testing.T) {
 	m.plan = planOf(v1alpha1.TransportTCP, v1alpha1.TransportRDMA)
 	m.withoutPipes()
 	m.fitRDMA(t)
-	// Machines of the lab are emulated: a core that polls takes half of one. Older releases serve RDMA only so.
-	if m.release >= "26.01" {
-		m.flags, m.plan.SPDK.Mode = []string{"--interrupt-mode"}, v1alpha1.CoresInterrupt
-	}
+	m.interrupts() // older releases serve RDMA only where they poll
 	enginetest.Run(t, &hosted{m})
 }
 

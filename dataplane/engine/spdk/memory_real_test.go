@@ -4,7 +4,6 @@ package spdk_test
 
 import (
 	"bufio"
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -20,8 +19,10 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/engine/enginetest"
 	"github.com/weft-storage/weft/dataplane/spdkrpc"
 	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
+	"github.com/weft-storage/weft/internal/dhchap"
 )
 
 // memoryVariable names the file that TestMeasureMemory writes, which dataplane/sizing holds its model against (make
@@ -47,7 +48,7 @@ type memoryRecord struct {
 	SmallBuffers int32 `json:"small_pool_count"`
 	LargeBuffers int32 `json:"large_pool_count"`
 	StartedHeap  int64 `json:"heap_bytes_after_start"`
-	// Volumes that were made; Exports of them, each a subsystem with a namespace, a host and a listener.
+	// Volumes that were made; Exports of them, each a subsystem with a namespace, a host with two keys, and a listener.
 	Count           int64 `json:"volumes"`
 	VolumesHeap     int64 `json:"volumes_heap_bytes"`
 	VolumesResident int64 `json:"volumes_resident_bytes"`
@@ -56,17 +57,18 @@ type memoryRecord struct {
 	// Bare subsystems, as many as volumes, with room for one namespace and for 32.
 	RoomForOneResident int64 `json:"room_for_1_resident_bytes"`
 	RoomFor32Resident  int64 `json:"room_for_32_resident_bytes"`
-	// Attachments that were connected, each with an admin queue pair and IOQueues.
+	// Attachments that were connected and proved themselves, each with an admin queue pair and IOQueues.
 	Attachments         int64 `json:"attachments"`
 	IOQueues            int64 `json:"io_queues"`
 	QueueDepth          int64 `json:"queue_depth"`
 	InCapsuleDataSize   int64 `json:"in_capsule_data_size"`
+	ReceivePipe         bool  `json:"receive_pipe"`
 	AttachmentsHeap     int64 `json:"attachments_heap_bytes"`
 	AttachmentsResident int64 `json:"attachments_resident_bytes"`
 }
 
-// TestMeasureMemory of volumes, subsystems and queue pairs of a real target, with one and with two cores. It takes a
-// minute.
+// TestMeasureMemory of volumes, subsystems and queue pairs of a real target, as weft plans it by default: hosts prove
+// themselves, and sockets have no receive pipes. With one and with two cores, and once with pipes. It takes a minute.
 func TestMeasureMemory(t *testing.T) {
 	spdktest.RealTarget(t)
 	var records []memoryRecord
@@ -76,8 +78,15 @@ func TestMeasureMemory(t *testing.T) {
 		mask              string
 		depth             int32
 		inCapsuleDataSize int64
-	}{{1, "0x1", 64, 4096}, {2, "0x3", 64, 4096}, {1, "0x1", 128, 4096}, {2, "0x3", 128, 8192}} {
+		pipe              v1alpha1.Switch
+	}{
+		{1, "0x1", 64, 4096, v1alpha1.SwitchDisabled}, {2, "0x3", 64, 4096, v1alpha1.SwitchDisabled},
+		{1, "0x1", 128, 4096, v1alpha1.SwitchDisabled}, {2, "0x3", 128, 8192, v1alpha1.SwitchDisabled},
+		{1, "0x1", 128, 4096, v1alpha1.SwitchEnabled},
+	} {
 		m := newMachine(t)
+		m.withoutPipes()
+		m.plan.SPDK.Sockets.ReceivePipe = c.pipe
 		m.plan.SPDK.CoreMask, m.plan.SPDK.MaxSubsystems = c.mask, 4*measuredVolumes
 		m.plan.SPDK.Transports[0].QueueDepth, m.plan.SPDK.Transports[0].InCapsuleDataSize = c.depth, c.inCapsuleDataSize
 		m.flags = []string{"-m", c.mask}
@@ -107,12 +116,13 @@ func measureMemory(t *testing.T, m *machine) memoryRecord {
 		BdevIOPool: plan.BdevIOPoolSize, SmallBuffers: plan.SmallBuffers, LargeBuffers: plan.LargeBuffers, StartedHeap: x.heapBytes(),
 		Count: measuredVolumes, Attachments: measuredAttachments, IOQueues: measuredIOQueues,
 		QueueDepth: int64(transport.QueueDepth), InCapsuleDataSize: transport.InCapsuleDataSize,
+		ReceivePipe: plan.Sockets.ReceivePipe == v1alpha1.SwitchEnabled,
 	}
 	x.all(x.engine.OpenPools(x.ctx, []engine.Device{x.device}))
 	x.all(x.engine.OpenPortals(x.ctx, m.portals()))
-	all := x.things(measuredVolumes)
+	all := x.withKeys(x.things(measuredVolumes))
 	// What the first of them takes is not of each.
-	first := x.things(atOnce)
+	first := x.withKeys(x.things(atOnce))
 	x.all(x.engine.CreateVolumes(x.ctx, first.volumes))
 	x.all(x.engine.Export(x.ctx, first.exports))
 	r.VolumesHeap, r.VolumesResident = x.memoryOf(func() {
@@ -125,20 +135,27 @@ func measureMemory(t *testing.T, m *machine) memoryRecord {
 			x.all(x.engine.Export(x.ctx, some))
 		}
 	})
-	var hosts []net.Conn
-	defer func() {
-		for _, c := range hosts {
-			_ = c.Close() // the target ends next
-		}
-	}()
 	r.AttachmentsHeap, r.AttachmentsResident = x.memoryOf(func() {
 		for _, e := range all.exports[:measuredAttachments] {
-			hosts = append(hosts, x.attach(e.NQN, e.Hosts[0], measuredIOQueues)...)
+			host, err := enginetest.ConnectWire(x.ctx, m.portals()[0].Portal, e.NQN, e.Hosts[0], e.Authentication[e.Hosts[0]].Keys, measuredIOQueues)
+			check(t, err)
+			t.Cleanup(host.Close)
 		}
 	})
 	_, r.RoomForOneResident = x.memoryOf(func() { x.bareSubsystems(1) })
 	_, r.RoomFor32Resident = x.memoryOf(func() { x.bareSubsystems(32) })
 	return r
+}
+
+// withKeys of all hosts, as weft gives them by default.
+func (x *bench) withKeys(t things) things {
+	x.Helper()
+	for i := range t.exports {
+		keys, err := dhchap.NewPair()
+		check(x, err)
+		t.exports[i].Authentication = map[string]engine.Authentication{t.exports[i].Hosts[0]: {Keys: keys}}
+	}
+	return t
 }
 
 // bareSubsystems without anything, with room for so many namespaces.
@@ -200,70 +217,4 @@ func (x *bench) residentBytes() int64 {
 	}
 	x.Fatal("smaps_rollup has no Anonymous")
 	return 0
-}
-
-// attach as a host does: a controller with an admin queue pair, and I/O queues.
-func (x *bench) attach(subsystem, host string, ioQueues uint16) []net.Conn {
-	x.Helper()
-	admin, controller := x.queuePair(subsystem, host, 0, 0xffff)
-	// Controller configuration (CC): enabled, with entries of 64 and 16 bytes.
-	var enable [64]byte
-	enable[0], enable[1] = 0x7f, 0x40
-	binary.LittleEndian.PutUint32(enable[44:], 0x14)
-	binary.LittleEndian.PutUint64(enable[48:], 0x460001)
-	x.command(admin, enable[:], nil)
-	pairs := []net.Conn{admin}
-	for id := uint16(1); id <= ioQueues; id++ {
-		pair, _ := x.queuePair(subsystem, host, id, controller)
-		pairs = append(pairs, pair)
-	}
-	return pairs
-}
-
-// queuePair connects one of a controller; 0xffff for a new controller, whose ID it answers.
-func (x *bench) queuePair(subsystem, host string, id, controller uint16) (net.Conn, uint16) {
-	x.Helper()
-	portal := x.portals()[0]
-	c, err := new(net.Dialer).DialContext(x.ctx, "tcp", net.JoinHostPort(portal.Address, strconv.Itoa(int(portal.Port))))
-	check(x, err)
-	hello := make([]byte, 128)
-	hello[2] = 128
-	binary.LittleEndian.PutUint32(hello[4:], 128)
-	_, err = c.Write(hello)
-	check(x, err)
-	_, err = io.ReadFull(c, make([]byte, 128))
-	check(x, err)
-	var connect [64]byte
-	data := make([]byte, 1024)
-	connect[0], connect[1], connect[4] = 0x7f, 0x40, 0x01
-	binary.LittleEndian.PutUint32(connect[32:], uint32(len(data)))
-	connect[39] = 0x01 // data in the capsule
-	binary.LittleEndian.PutUint16(connect[42:], id)
-	binary.LittleEndian.PutUint16(connect[44:], 31)
-	hostID := uuid.MustParse(strings.TrimPrefix(host, v1alpha1.HostNQNPrefix))
-	copy(data, hostID[:])
-	binary.LittleEndian.PutUint16(data[16:], controller)
-	copy(data[256:], subsystem)
-	copy(data[512:], host)
-	return c, uint16(x.command(c, connect[:], data))
-}
-
-// command sent over a queue pair with its data, and the first double word of its completion.
-func (x *bench) command(c net.Conn, sqe, data []byte) uint32 {
-	x.Helper()
-	pdu := make([]byte, 8, 72+len(data))
-	pdu[0], pdu[2] = 0x04, 72
-	if len(data) > 0 {
-		pdu[3] = 72
-	}
-	binary.LittleEndian.PutUint32(pdu[4:], uint32(72+len(data)))
-	_, err := c.Write(append(append(pdu, sqe...), data...))
-	check(x, err)
-	answer := make([]byte, 24)
-	_, err = io.ReadFull(c, answer)
-	check(x, err)
-	if status := binary.LittleEndian.Uint16(answer[22:]) >> 1; answer[0] != 0x05 || status != 0 {
-		x.Fatalf("the target answers PDU %#x with status %#x", answer[0], status)
-	}
-	return binary.LittleEndian.Uint32(answer[8:])
 }

@@ -69,19 +69,6 @@ func Release(t TB, path string) string {
 	return release[:len("25.05")]
 }
 
-// PerfVariable names SPDK's spdk_nvme_perf, a host that makes load.
-const PerfVariable = "WEFT_SPDK_PERF"
-
-// RealPerf is the path that WEFT_SPDK_PERF names. Without the variable it skips the test, and says so.
-func RealPerf(t TB) string {
-	t.Helper()
-	path := os.Getenv(PerfVariable)
-	if path == "" {
-		t.Skipf("%s is not set: set it to the path of SPDK's spdk_nvme_perf to run this", PerfVariable)
-	}
-	return path
-}
-
 // A Real is a running nvmf_tgt.
 type Real struct {
 	// Socket is its RPC socket.

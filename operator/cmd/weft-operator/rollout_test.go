@@ -239,6 +239,89 @@ func TestAPlanThatNeedsARestartIsGivenInTurn(t *testing.T) {
 	c.Eventually(c.rolled("planned")).Should(Equal(v1alpha1.RolloutStatus{Updated: 2}))
 }
 
+// gonePool plays the agent of a node with two drives, of which one is gone.
+func (c *cluster) gonePool(node, well, gone string) {
+	c.t.Helper()
+	c.report(node, func(s *v1alpha1.NvmfNodeStatus) {
+		s.Pools = []v1alpha1.PoolStatus{{Device: well, Ready: true}, {Device: gone, Reason: v1alpha1.ReasonDeviceMissing, Message: "the drive is gone"}}
+		meta.SetStatusCondition(&s.Conditions, metav1.Condition{
+			Type: v1alpha1.ConditionPoolReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonDeviceMissing, Message: "the drive is gone",
+			ObservedGeneration: s.ObservedGeneration,
+		})
+	})
+}
+
+// outOfReach plays the agent of a new replica whose drive cannot be read, or never will be.
+func (c *cluster) outOfReach(volume, node, drive, reason string) {
+	c.t.Helper()
+	replica := c.replica(volume, "dead", node)
+	replica.Status.Device, replica.Status.ObservedGeneration = drive, replica.Generation
+	for kind, status := range map[string]metav1.ConditionStatus{v1alpha1.ConditionReady: metav1.ConditionFalse, v1alpha1.ConditionDegraded: metav1.ConditionTrue} {
+		meta.SetStatusCondition(&replica.Status.Conditions, metav1.Condition{Type: kind, Status: status, Reason: reason})
+	}
+	c.Expect(admin.Status().Update(c.ctx, replica)).To(Succeed())
+}
+
+// A drive that is dead will not be well when its node's turn comes, nor will one that was given up: both nodes get the
+// next image, and their turns end while it is as dead as before.
+func TestADeadDriveKeepsNoNodeFromAnUpdate(t *testing.T) {
+	c := newCluster(t)
+	_, stop := startOperator(t, nil)
+	c.spdkTarget("dead", &v1alpha1.UpdateStrategy{Type: v1alpha1.UpdateRollingUpdate})
+	nodes := []string{"dead-1", "dead-2"}
+	old := map[string]*corev1.Pod{}
+	for _, node := range nodes {
+		c.spdkNode(node, "dead")
+		c.claim(node, func(spec *v1alpha1.NvmfNodeSpec) {
+			spec.Plan.File = nil
+			spec.Plan.Drives = []v1alpha1.PlannedDrive{{ID: "eui.well", PCIAddress: "0000:01:00.0"}, {ID: "eui.gone", PCIAddress: "0000:02:00.0"}}
+		})
+		old[node] = c.runs(node)
+		c.serve(node)
+		c.gonePool(node, "eui.well", "eui.gone")
+		c.Eventually(c.podCondition(node)).Should(Equal("True/AsExpected"))
+	}
+	// One is dead, and has a volume still; the other was given up, and its volume is lost.
+	c.outOfReach("dead-unknown", "dead-1", "eui.gone", v1alpha1.ReasonPoolFailed)
+	c.outOfReach("dead-lost", "dead-2", "eui.gone", v1alpha1.ReasonVolumeLost)
+	out, code := c.kubectlWeft(nil, "drop", "dead-2", "eui.gone")
+	c.Expect(code).To(BeZero(), out)
+	c.claim("dead-2", func(spec *v1alpha1.NvmfNodeSpec) { spec.Plan.Drives = spec.Plan.Drives[:1] })
+	c.serve("dead-2")
+	c.report("dead-2", func(s *v1alpha1.NvmfNodeStatus) {
+		s.Pools = s.Pools[:1]
+		s.DroppedDrives = []v1alpha1.DroppedDriveStatus{{ID: "eui.gone", Dropped: true}}
+	})
+	// What is being made is waited for.
+	c.replica("dead-making", "dead", "dead-1")
+	c.settled("dead-making-0", metav1.ConditionFalse)
+
+	stop()
+	startOperator(t, func(o *settings) { o.TargetImage = nextImage })
+	for _, node := range nodes {
+		c.pulls(node, nextImage, pulled)
+	}
+	replaced := func(node string) func() bool { return func() bool { return c.podUID(node)() != old[node].UID } }
+	served := func(node string) {
+		c.Eventually(replaced(node)).Should(BeTrue())
+		c.ends(old[node])
+		c.pod(node, old[node].UID)
+		c.runs(node)
+		c.serve(node)
+	}
+	served("dead-2")
+	c.Eventually(c.message("dead-1", v1alpha1.ConditionUpdated)).Should(ContainSubstring("; waiting: 1 of the node's replicas and snapshots not ready, such as replica dead-making-0"))
+	c.Consistently(replaced("dead-1")).Should(BeFalse())
+	c.settled("dead-making-0", metav1.ConditionTrue)
+	served("dead-1")
+	c.gonePool("dead-1", "eui.well", "eui.gone") // as it was
+	c.Eventually(c.rolled("dead")).Should(Equal(v1alpha1.RolloutStatus{Updated: 2}))
+	for _, node := range nodes {
+		c.Eventually(c.nodeCondition(node, v1alpha1.ConditionUpdated)).Should(Equal("True/AsExpected"))
+		c.Expect(c.pod(node).Spec.Containers[0].Image).To(Equal(nextImage))
+	}
+}
+
 // An upgrade of weft that leaves the target image as it is restarts no target.
 func TestAnotherOperatorWithTheSameImageRestartsNothing(t *testing.T) {
 	c := newCluster(t)
