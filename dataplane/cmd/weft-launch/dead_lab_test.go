@@ -74,8 +74,8 @@ func TestSwappedDeadAndAddedDrives(t *testing.T) {
 	})
 }
 
-// TestBlankDriveJoins a node that serves: it becomes a pool of its own, and the volumes of the other drive are there all
-// the time, also over a restart. By the kernel's driver, and by the one for SPDK that this machine can have.
+// TestBlankDriveJoins a node that serves: it becomes a pool of its own, and the volumes of the other drive are there
+// all the time, also over a restart. By the kernel's driver, and by the one for SPDK that this machine can have.
 func TestBlankDriveJoins(t *testing.T) {
 	for _, driver := range []v1alpha1.DriveDriver{v1alpha1.DriverKernel, v1alpha1.DriverVFIO} {
 		t.Run(string(driver), func(t *testing.T) {

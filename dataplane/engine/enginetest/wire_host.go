@@ -21,8 +21,8 @@ import (
 	"github.com/weft-storage/weft/internal/dhchap"
 )
 
-// WireHost is a host that speaks NVMe/TCP itself: it needs no kernel's initiator, and keeps nothing of what it reads. It
-// has an administrative queue, and does its I/O over the first of its I/O queues. Only one goroutine uses it.
+// WireHost is a host that speaks NVMe/TCP itself: it needs no kernel's initiator, and keeps nothing of what it reads.
+// It has an administrative queue, and does its I/O over the first of its I/O queues. Only one goroutine uses it.
 type WireHost struct {
 	admin, io *wire
 	// more I/O queues, which are only connected.

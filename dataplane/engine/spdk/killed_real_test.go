@@ -136,8 +136,8 @@ func TestKilledWhileItTakesASnapshot(t *testing.T) {
 }
 
 // TestKilledWhileItCopies clusters that a host writes in a clone: what it copied for nobody, nobody gets, and what the
-// host was told is written, is. With clusters of 1 MiB not all that is free is held afterwards, so that hosts are served
-// at once, from the rest.
+// host was told is written, is. With clusters of 1 MiB not all that is free is held afterwards, so that hosts are
+// served at once, from the rest.
 func TestKilledWhileItCopies(t *testing.T) {
 	outcomes := killedAnywhere(t, engine.Device{FileBytes: 320 * mib, ClusterBytes: 1 * mib}, func(i *interruption) {
 		source := i.create(engine.Source{}, 16*mib)
@@ -332,8 +332,8 @@ func (r *rig) usedBlocks() int {
 }
 
 // newVolumeReadsZeroes: a new volume as large as its pool has nothing but what its host writes. That is a block of each
-// cluster: SPDK reads no cluster that the volume was not given. It answers how many it was given, and whether a host was
-// served at all.
+// cluster: SPDK reads no cluster that the volume was not given. It answers how many it was given, and whether a host
+// was served at all.
 func (r *rig) newVolumeReadsZeroes() (clusters int64, served bool) {
 	r.t.Helper()
 	const probe = 'P'
