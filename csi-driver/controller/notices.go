@@ -90,6 +90,29 @@ func memberNotices(was, is *v1alpha1.NvmfMirror, at places) []notice {
 	return all
 }
 
+// progressNotices of the copies of all data to a mirror's members: that a quarter, a half or three quarters of the
+// volume's size are copied. A copy by bitmap has none, because it jumps over what the member has.
+func progressNotices(was, is *v1alpha1.NvmfMirror, at places, sizeBytes int64) []notice {
+	if was.UID != is.UID || is.DeletionTimestamp != nil || sizeBytes <= 0 {
+		return nil
+	}
+	quarters := func(m mirror.Member) int { return int(float64(m.CopiedBytes) / float64(sizeBytes) * 4) }
+	var all []notice
+	for _, m := range is.Spec.Members {
+		before, ok := mirror.Get(was.Spec, m.Replica)
+		n := quarters(m)
+		same := ok && before.ReplicaUID == m.ReplicaUID && before.State == m.State && before.Since.Equal(m.Since)
+		if !same || m.State != v1alpha1.MemberFilling || m.Retired || n < 1 || n > 3 || quarters(before) >= n {
+			continue
+		}
+		all = append(all, notice{
+			kind: corev1.EventTypeNormal, reason: v1alpha1.ReasonReplicaCopying, note: fmt.Sprintf("%d %% of the data is copied to %s", 25*n, at.replica(m.Replica)),
+			key: strings.Join([]string{string(is.UID), m.ReplicaUID, v1alpha1.ReasonReplicaCopying, m.Since.UTC().String(), m.Identity, strconv.Itoa(n)}, " "),
+		})
+	}
+	return all
+}
+
 // memberNotice of a member whose state has changed, without its key; empty if nobody needs to be told.
 func memberNotice(before, m mirror.Member, record mirror.Record, at places) notice {
 	replica := at.replica(m.Replica)

@@ -133,6 +133,45 @@ func TestNotices(t *testing.T) {
 	}
 }
 
+// A full copy tells each quarter once, whoever notices it, and however many come at once.
+func TestNoticesOfProgress(t *testing.T) {
+	const size = 1000
+	at := func(state v1alpha1.MirrorMemberState, copied int64, change ...func(*mirror.Member)) *v1alpha1.NvmfMirror {
+		return mirrorWith(3, state, mirror.ReasonNew, append(change, func(m *mirror.Member) { m.CopiedBytes = copied })...)
+	}
+	filling, returning := v1alpha1.MemberFilling, v1alpha1.MemberReturning
+	for name, test := range map[string]struct {
+		was, is *v1alpha1.NvmfMirror
+		want    string
+	}{
+		"less than a quarter":         {at(filling, 0), at(filling, 249), ""},
+		"a quarter":                   {at(filling, 249), at(filling, 250), "25 % of the data is copied to the replica on node b"},
+		"the same quarter":            {at(filling, 250), at(filling, 499), ""},
+		"two quarters at once":        {at(filling, 249), at(filling, 749), "50 %"},
+		"the third":                   {at(filling, 749), at(filling, 999), "75 %"},
+		"all":                         {at(filling, 999), at(filling, 1000), ""},
+		"by bitmap":                   {at(returning, 0), at(returning, 500), ""},
+		"of one that is to leave":     {at(filling, 0, func(m *mirror.Member) { m.Retired = true }), at(filling, 500, func(m *mirror.Member) { m.Retired = true }), ""},
+		"of one that begins":          {at(returning, 0), at(filling, 500), ""},
+		"of another replica":          {at(filling, 0, func(m *mirror.Member) { m.ReplicaUID = "u-9" }), at(filling, 500), ""},
+		"of one that was added since": {at(filling, 0, func(m *mirror.Member) { m.Replica = "v-9" }), at(filling, 500), ""},
+	} {
+		got := progressNotices(test.was, test.is, twoMembers, size)
+		switch {
+		case test.want == "" && len(got) == 0:
+		case test.want == "" || len(got) != 1 || !strings.HasPrefix(got[0].note, test.want) || got[0].reason != v1alpha1.ReasonReplicaCopying:
+			t.Errorf("%s: got %+v, want %q", name, got, test.want)
+		}
+	}
+	keys := map[string]bool{}
+	for n := range int64(3) {
+		keys[progressNotices(at(filling, 250*n), at(filling, 250*n+250), twoMembers, size)[0].key] = true
+	}
+	if other := progressNotices(at(filling, 0), at(filling, 260), nil, size)[0].key; len(keys) != 3 || !keys[other] {
+		t.Errorf("the keys do not tell what happened: %v, %q", keys, other)
+	}
+}
+
 // A replica that is lost, returns and is lost once more tells so each time; whoever missed a state in between tells the
 // same of the last.
 func TestKeysTellWhatHappened(t *testing.T) {

@@ -121,6 +121,7 @@ func New(ctx context.Context, c *Cluster) (*Service, error) {
 			AddFunc: func(obj any) { watch.changed(obj, false) },
 			UpdateFunc: func(was, now any) {
 				if mirror.OnlyProgress(was, now) {
+					s.noticeProgress(ctx, was, now)
 					return
 				}
 				watch.changed(now, false)
