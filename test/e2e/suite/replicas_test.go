@@ -180,6 +180,15 @@ func (r *replicated) goesOnWithout(ctx context.Context, node string) {
 	event(ctx, r.claim, "the replica on node "+node+" "+byBitmap)
 }
 
+// thirdOf three nodes is the one that stores no replica of the volume.
+func (r *replicated) thirdOf() string {
+	GinkgoHelper()
+	Expect(len(nodes)).To(BeNumerically(">=", 3), "start the lab with NODES=3")
+	return slices.DeleteFunc(slices.Clone(nodes), func(node string) bool {
+		return slices.ContainsFunc(r.volume.Spec.Members, func(m v1alpha1.VolumeMember) bool { return m.Node == node })
+	})[0]
+}
+
 var _ = Describe("A volume with two replicas", func() {
 	It("goes on without a node that serves one, takes it back, and has both equal in the end", full, func(ctx SpecContext) {
 		r := writtenOnTwo(ctx, "two")
@@ -188,11 +197,8 @@ var _ = Describe("A volume with two replicas", func() {
 	}, SpecTimeout(25*time.Minute))
 
 	It("goes on without either of its nodes, one after the other, under a pod on a third, and has both equal after each", full, thirdNode, func(ctx SpecContext) {
-		Expect(len(nodes)).To(BeNumerically(">=", 3), "start the lab with NODES=3")
 		r := onTwo(ctx, "third")
-		without := slices.DeleteFunc(slices.Clone(nodes), func(node string) bool {
-			return slices.ContainsFunc(r.volume.Spec.Members, func(m v1alpha1.VolumeMember) bool { return m.Node == node })
-		})[0]
+		without := r.thirdOf()
 		for _, member := range r.volume.Spec.Members {
 			r.writtenBy(ctx, "writer-"+member.Node, without)
 			r.goesOnWithout(ctx, member.Node)
