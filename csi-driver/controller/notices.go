@@ -126,7 +126,8 @@ func memberNotice(before, m mirror.Member, record mirror.Record, at places) noti
 		}
 		return notice{kind: corev1.EventTypeWarning, reason: v1alpha1.ReasonReplicaLost,
 			note: fmt.Sprintf("%s is no longer used: %s; volume goes on with %s. It is taken back automatically once node %s can be reached and its target serves it. "+
-				"If the node or its drive is lost for good, move the replica to another node with kubectl weft move",
+				"If the node stays down, the replica is replaced by one on another node after the time that the StorageClass sets (replaceLostReplicaAfter); "+
+				"to replace it earlier, use kubectl weft move",
 				replica, whyOut(m.Reason), at.replicas(mirror.InSync(record)), orThe(at.node(m.Replica)))}
 	case v1alpha1.MemberReturning, v1alpha1.MemberFilling:
 		gets := "it gets what was written meanwhile"
@@ -196,7 +197,11 @@ func moveNotices(was, is *v1alpha1.NvmfVolume) []notice {
 		if now.Node != "" {
 			to = "node " + now.Node
 		}
-		add(corev1.EventTypeNormal, v1alpha1.ReasonMoveStarted, replica+" moves to "+to)
+		note := replica + " moves to " + to
+		if now.Reason == v1alpha1.MoveReplicaLost {
+			note = replica + " is lost, and is replaced by a new one on " + to
+		}
+		add(corev1.EventTypeNormal, v1alpha1.ReasonMoveStarted, note)
 	}
 	if now.Waiting != "" && (before == nil || before.Waiting != now.Waiting) {
 		add(corev1.EventTypeWarning, v1alpha1.ReasonMoveWaiting, "move of "+replica+" waits: "+now.Waiting)

@@ -63,7 +63,7 @@ func TestNotices(t *testing.T) {
 	}{
 		{"nothing new", mirrorWith(2, out, mirror.ReasonLost), mirrorWith(2, out, mirror.ReasonLost), nil},
 		{"a replica is lost", mirrorWith(1, inSync, ""), mirrorWith(2, out, mirror.ReasonLost),
-			[][]string{{"Warning", "ReplicaLost", "the replica on node b is no longer used: it did not answer", "volume goes on with the replica on node a", "kubectl weft move"}}},
+			[][]string{{"Warning", "ReplicaLost", "the replica on node b is no longer used: it did not answer", "volume goes on with the replica on node a", "replaceLostReplicaAfter", "kubectl weft move"}}},
 		{"a replica is left behind by an attachment", mirrorWith(1, inSync, ""), mirrorWith(2, out, mirror.ReasonUnconfirmed),
 			[][]string{{"Warning", "ReplicaLost", "did not confirm in time"}}},
 		{"a replica is lost while it is filled", mirrorWith(1, filling, mirror.ReasonNew), mirrorWith(2, out, mirror.ReasonLost),
@@ -91,6 +91,8 @@ func TestNotices(t *testing.T) {
 			[][]string{{"Normal", "MoveStarted", "the replica on node b moves to node c"}}},
 		{"a move to any node starts", volumeWith(1, nil, twoMembers...), volumeWith(2, &v1alpha1.VolumeMove{Replica: "v-0"}, twoMembers...),
 			[][]string{{"Normal", "MoveStarted", "the replica on node a moves to another node"}}},
+		{"a lost replica is replaced", volumeWith(1, nil, twoMembers...), volumeWith(2, &v1alpha1.VolumeMove{Replica: "v-1", Reason: v1alpha1.MoveReplicaLost}, twoMembers...),
+			[][]string{{"Normal", "MoveStarted", "the replica on node b is lost, and is replaced by a new one on another node"}}},
 		{"a move waits", volumeWith(2, to("", ""), twoMembers...), volumeWith(3, to("", "no node has room"), twoMembers...),
 			[][]string{{"Warning", "MoveWaiting", "the replica on node b waits: no node has room"}}},
 		{"a move waits still", volumeWith(3, to("", "no node has room"), twoMembers...), volumeWith(4, to("v-2", "no node has room"), twoMembers...), nil},

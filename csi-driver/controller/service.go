@@ -46,8 +46,10 @@ type Service struct {
 	mirrors      *objects[v1alpha1.NvmfMirror, *v1alpha1.NvmfMirror]
 	snapshots    *objects[v1alpha1.NvmfSnapshot, *v1alpha1.NvmfSnapshot]
 	reservations *reservations
-	// grace is confirmGrace, and delay settleDelay, but in tests.
+	// grace is confirmGrace, delay settleDelay, and suffix randomSuffix, but in tests.
 	grace, delay time.Duration
+	suffix       func() string
+	clock        clock.PassiveClock
 	// refused are nodes that could not create a replica which was to be added.
 	refused refusedNodes
 	// asked are the movers that were asked to stop.
@@ -81,11 +83,13 @@ func New(ctx context.Context, c *Cluster) (*Service, error) {
 		snapshots: &objects[v1alpha1.NvmfSnapshot, *v1alpha1.NvmfSnapshot]{kind: "NvmfSnapshot", cached: c.GetClient(), live: c.GetAPIReader()},
 		grace:     confirmGrace,
 		delay:     settleDelay,
+		suffix:    randomSuffix,
+		clock:     clock.RealClock{},
 		unsettled: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]()),
 		describes: flowcontrol.NewTokenBucketRateLimiter(describesPerSecond, describesPerSecond),
 		untold:    newUntold(),
 	}
-	s.reservations = &reservations{cached: c.GetClient(), clock: clock.RealClock{}, synced: s.Synced}
+	s.reservations = &reservations{cached: c.GetClient(), clock: s.clock, synced: s.Synced}
 	for field, value := range map[string]func(*v1alpha1.NvmfReplica) string{
 		volumeNameField: func(rep *v1alpha1.NvmfReplica) string { return rep.Spec.Volume.Name },
 		nodeField:       func(rep *v1alpha1.NvmfReplica) string { return rep.Spec.Node },

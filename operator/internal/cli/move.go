@@ -219,6 +219,9 @@ func cancelMove(ctx context.Context, w *watcher, f *fleet, v *v1alpha1.NvmfVolum
 		suffix = " (dry run)"
 	}
 	w.line("volume %s: move cancelled%s; replica %s stays on node %s", f.called(v), suffix, p.replica, p.from)
+	if p.reason == v1alpha1.MoveReplicaLost {
+		w.line("  the replica is lost, and is replaced again; set spec.replaceLostReplicaAfterMinutes of NvmfVolume %s to -1 to prevent that", v.Name)
+	}
 	if replacement != "" {
 		w.line("  the new replica %s on node %s is removed with what was copied to it", replacement, orDash(p.to))
 	}

@@ -247,7 +247,7 @@ func TestStatus(t *testing.T) {
 				s.volumes[0].Spec.Replicas, s.volumes[0].Spec.Waiting = 2, "no node has room"
 				s.volumes[2].Spec.Waiting = "of another node"
 			},
-			want: []string{"cannot change yet:\nVOLUME REPLICAS REQUESTED WAITING\nnv/pvc-0 1 2 no node has room\n", "No problems found."}, not: "of another node"},
+			want: []string{"wait for a replica:\nVOLUME REPLICAS REQUESTED WAITING\nnv/pvc-0 1 2 no node has room\n", "No problems found."}, not: "of another node"},
 		"a replica that moves": {
 			change: func(s *status) {
 				since := metav1.NewTime(noon.Add(-3 * time.Minute))
@@ -272,6 +272,11 @@ func TestStatus(t *testing.T) {
 					{Replica: "pvc-0-0", State: v1alpha1.MemberOut, Reason: "Lost", Since: &since}}}}}
 			},
 			unwell: true, want: []string{"nv/pvc-0 - a Out for 3m - - - Lost", "is Out for 3m (Lost)"}},
+		"a lost replica that is replaced": {
+			change: func(s *status) {
+				s.volumes[0].Spec.Move = &v1alpha1.VolumeMove{Replica: "pvc-0-0", Reason: v1alpha1.MoveReplicaLost}
+			},
+			want: []string{"nv/pvc-0 a (lost) - Requested - - - -", "No problems found."}},
 		"a replica that moves elsewhere": {
 			about: "b", change: func(s *status) { s.volumes[0].Spec.Move = &v1alpha1.VolumeMove{Replica: "pvc-0-0", Node: "c"} }, not: "Moves:",
 			want: []string{"No problems found."}},

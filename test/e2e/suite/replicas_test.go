@@ -189,6 +189,18 @@ func (r *replicated) thirdOf() string {
 	})[0]
 }
 
+// replacedAfterAMinute is a replica of the volume that is lost.
+func (r *replicated) replacedAfterAMinute(ctx context.Context) {
+	GinkgoHelper()
+	Eventually(ctx, func(ctx context.Context) error {
+		if err := cluster.Get(ctx, client.ObjectKeyFromObject(r.volume), r.volume); err != nil {
+			return err
+		}
+		r.volume.Spec.ReplaceLostReplicaAfterMinutes = 1
+		return cluster.Update(ctx, r.volume)
+	}).Should(Succeed())
+}
+
 var _ = Describe("A volume with two replicas", func() {
 	It("goes on without a node that serves one, takes it back, and has both equal in the end", full, func(ctx SpecContext) {
 		r := writtenOnTwo(ctx, "two")
@@ -206,6 +218,47 @@ var _ = Describe("A volume with two replicas", func() {
 			remove(ctx, r.pod)
 		}
 	}, SpecTimeout(40*time.Minute))
+
+	It("gets a new replica on a third node when one of its nodes stays off, which has nothing of it left once it is back", full, thirdNode, func(ctx SpecContext) {
+		r := onTwo(ctx, "replaced")
+		third := r.thirdOf()
+		stays, lost := r.volume.Spec.Members[0], r.volume.Spec.Members[1]
+		r.replacedAfterAMinute(ctx)
+		r.writtenBy(ctx, "writer", third)
+		file := replicaFile(ctx, lost)
+
+		By("powering off " + lost.Node)
+		ended := weftContainers(ctx, lost.Node)
+		off := r.acks.count()
+		DeferCleanup(func(ctx context.Context) { Expect(machines.PowerOn(lost.Node)).To(Succeed()) })
+		Expect(machines.PowerOff(lost.Node)).To(Succeed())
+		r.loses(ctx, lost.Node)
+		r.acks.goOnNow(ctx)
+		event(ctx, r.claim, "the replica on node "+lost.Node+" is lost, and is replaced by a new one")
+		Eventually(ctx, func(g Gomega, ctx context.Context) {
+			g.Expect(cluster.Get(ctx, client.ObjectKeyFromObject(r.volume), r.volume)).To(Succeed())
+			g.Expect(r.volume.Spec.Move).To(BeNil())
+			g.Expect(r.volume.Spec.Members).To(HaveLen(2))
+			g.Expect(r.volume.Spec.Members[0].Name).To(Equal(stays.Name))
+			g.Expect(r.volume.Spec.Members[1].Node).To(Equal(third))
+		}).WithTimeout(10 * time.Minute).WithPolling(time.Second).Should(Succeed())
+		Expect(inSync(ctx, r.volume)).To(HaveLen(2))
+		r.acks.goOnNow(ctx)
+		r.acks.pause("while a lost replica was replaced", off)
+
+		By("powering it on")
+		Expect(machines.PowerOn(lost.Node)).To(Succeed())
+		nodesReady(ctx)
+		weftReady(ctx, ended)
+		Eventually(ctx, func(ctx context.Context) bool {
+			return apierrors.IsNotFound(cluster.Get(ctx, client.ObjectKey{Name: lost.Name}, &v1alpha1.NvmfReplica{}))
+		}).WithTimeout(2*time.Minute).WithPolling(time.Second).Should(BeTrue(), "the former replica is deleted")
+		Eventually(ctx, func(ctx context.Context) (string, error) {
+			return tryOn(ctx, lost.Node, `ls %s 2>/dev/null || true`, file)
+		}).
+			WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(BeEmpty())
+		r.same(ctx)
+	}, SpecTimeout(30*time.Minute))
 })
 
 // move the only replica of a volume to a node, and wait until it is there, and only there.
