@@ -237,6 +237,7 @@ const (
 	// These are of Events only, about the replicas of a volume.
 	ReasonReplicaLost      = "ReplicaLost"
 	ReasonReplicaReturning = "ReplicaReturning"
+	ReasonReplicaCopying   = "ReplicaCopying"
 	ReasonReplicaInSync    = "ReplicaInSync"
 	ReasonCurrentUnknown   = "CurrentReplicaUnknown"
 	ReasonRecoveryWaiting  = "RecoveryWaiting"

@@ -248,6 +248,7 @@ func (m *MirrorMember) ServesAlone(replica *NvmfReplica) bool {
 // +kubebuilder:printcolumn:name="Holder",type=string,JSONPath=`.spec.holder`
 // +kubebuilder:printcolumn:name="On",type=string,JSONPath=`.spec.holderNode`
 // +kubebuilder:printcolumn:name="Not in sync",type=string,JSONPath=`.spec.members[?(@.state!="InSync")].replica`
+// +kubebuilder:printcolumn:name="Copied",type=string,JSONPath=`.spec.members[?(@.state!="InSync")].copiedBytes`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type NvmfMirror struct {
 	metav1.TypeMeta   `json:",inline"`

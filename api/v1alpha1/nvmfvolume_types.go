@@ -3,6 +3,7 @@
 package v1alpha1
 
 import (
+	"cmp"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -17,6 +18,17 @@ const MaxReplicas = 2
 
 // MaxZones that a volume may be limited to.
 const MaxZones = 64
+
+const (
+	// ReplaceLostNever is the value of replaceLostReplicaAfterMinutes of a volume whose lost replicas are not replaced.
+	ReplaceLostNever = -1
+	// DefaultReplaceLostMinutes is longer than a server takes to reboot after an update of its firmware, and than most
+	// planned work on one. A replica that returns gets what was written meanwhile; one that is replaced is copied
+	// whole, which takes 90 minutes for 1 TiB. For longer, a second failure would cost more than the copy.
+	DefaultReplaceLostMinutes = 30
+	// MaxReplaceLostMinutes is a week.
+	MaxReplaceLostMinutes = 7 * 24 * 60
+)
 
 // MaxVolumeMembers of a volume: its replicas, and those that replace them or are being removed.
 const MaxVolumeMembers = 4
@@ -53,6 +65,15 @@ type NvmfVolumeSpec struct {
 	// +kubebuilder:validation:Maximum=2
 	// +optional
 	Replicas int32 `json:"replicas,omitempty"`
+	// ReplaceLostReplicaAfterMinutes is how long a replica may be lost before the CSI controller replaces it with a new
+	// one on another node: from 1 to 10080 minutes, or -1 for never. A replica is lost while it is not in sync and its
+	// node or its drive is down. If its drive was given up, it is replaced at once, unless the value is -1. You can
+	// change it at any time. Absent: 30.
+	// +kubebuilder:validation:Minimum=-1
+	// +kubebuilder:validation:Maximum=10080
+	// +kubebuilder:validation:XValidation:rule="self != 0",message="replaceLostReplicaAfterMinutes must be from 1 to 10080, or -1 for never"
+	// +optional
+	ReplaceLostReplicaAfterMinutes int32 `json:"replaceLostReplicaAfterMinutes,omitempty"`
 	// Members are the replicas of the volume, each an NvmfReplica. Those of a new volume are listed before they are
 	// created, so that a replica is created once, in one place. One that is added later is listed after it was created,
 	// blank: once the volume is used, a listed replica is never created again.
@@ -67,9 +88,9 @@ type NvmfVolumeSpec struct {
 	// becomes false again. Default false.
 	// +optional
 	Mirrored bool `json:"mirrored,omitempty"`
-	// Move requests that a replica of the volume moves to another node, also while the volume is in use.
-	// `kubectl weft move` writes it. The CSI controller removes it when the move is complete; remove it earlier to
-	// cancel the move. Absent: no replica is being moved.
+	// Move requests that a replica of the volume moves to another node, also while the volume is in use. `kubectl weft
+	// move` writes it, and the CSI controller to replace a lost replica. The CSI controller removes it when the move is
+	// complete; remove it earlier to cancel the move. Absent: no replica is being moved.
 	// +optional
 	Move *VolumeMove `json:"move,omitempty"`
 	// Recovery requests that the record of the volume's replicas, its NvmfMirror, is made again from what the replicas'
@@ -78,9 +99,9 @@ type NvmfVolumeSpec struct {
 	// Absent: the record is not being recovered, or cannot be without another request.
 	// +optional
 	Recovery *VolumeRecovery `json:"recovery,omitempty"`
-	// Waiting says why the volume does not get the number of replicas that spec.replicas requests, such as that no node
-	// has room. The CSI controller sets it. While a replica is being moved, it sets spec.move.waiting instead. Absent:
-	// the replicas are as requested, or the change makes progress.
+	// Waiting says why the volume does not get the number of replicas that spec.replicas requests, or why a lost
+	// replica is not replaced, such as that no node has room. The CSI controller sets it. While a replica is being
+	// moved, it sets spec.move.waiting instead. Absent: the replicas are as requested, or the change makes progress.
 	// +kubebuilder:validation:MaxLength=1024
 	// +optional
 	Waiting string `json:"waiting,omitempty"`
@@ -198,6 +219,11 @@ type VolumeMove struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="move.replica is immutable: remove move to cancel it, then request another one"
 	// +required
 	Replica string `json:"replica"`
+	// Reason for which the CSI controller requested the move. ReplicaLost: the replica is lost, and is being replaced;
+	// the CSI controller cancels the move if the replica is in sync again before its replacement. Absent: a person
+	// requested the move.
+	// +optional
+	Reason MoveReason `json:"reason,omitempty"`
 	// Node to move the replica to. Absent: the CSI controller chooses one, as for a new volume.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -212,6 +238,19 @@ type VolumeMove struct {
 	// +kubebuilder:validation:MaxLength=1024
 	// +optional
 	Waiting string `json:"waiting,omitempty"`
+}
+
+// MoveReason is why the CSI controller requested a move.
+// +kubebuilder:validation:Enum=ReplicaLost
+type MoveReason string
+
+// MoveReplicaLost: the replica is lost, and is being replaced.
+const MoveReplicaLost MoveReason = "ReplicaLost"
+
+// ReplaceLostAfter is how long a replica of the volume may be lost before it is replaced, and whether it ever is.
+func (v *NvmfVolume) ReplaceLostAfter() (time.Duration, bool) {
+	minutes := cmp.Or(v.Spec.ReplaceLostReplicaAfterMinutes, DefaultReplaceLostMinutes)
+	return time.Duration(minutes) * time.Minute, minutes > 0
 }
 
 // VolumeRecovery requests that the record of a volume's replicas is recovered.

@@ -194,13 +194,13 @@ spec:
 			[]string{"Name", "Volume", "Ready", "Size", "Allocated", "Age"},
 			[]any{"pvc-1", true, "1Gi", "1Mi"}, ""},
 		{mirror, "nvmfmirrors", "",
-			[]string{"Name", "Epoch", "Holder", "On", "Not in sync", "Age"},
-			[]any{3.0, nil, nil, nil}, ""},
+			[]string{"Name", "Epoch", "Holder", "On", "Not in sync", "Copied", "Age"},
+			[]any{3.0, nil, nil, nil, nil}, ""},
 		{mirror, "nvmfmirrors", "",
-			[]string{"Name", "Epoch", "Holder", "On", "Not in sync", "Age"},
-			[]any{3.0, nil, nil, "pvc-1-b"}, `
+			[]string{"Name", "Epoch", "Holder", "On", "Not in sync", "Copied", "Age"},
+			[]any{3.0, nil, nil, "pvc-1-b", "1048576"}, `
 spec:
-  members: [{replica: pvc-1-a, replicaUID: u-a, state: InSync}, {replica: pvc-1-b, replicaUID: u-b, state: Out}]`},
+  members: [{replica: pvc-1-a, replicaUID: u-a, state: InSync}, {replica: pvc-1-b, replicaUID: u-b, state: Filling, copiedBytes: 1048576}]`},
 	} {
 		t.Run(test.base, func(t *testing.T) {
 			o := object(t, test.base, test.edit)

@@ -171,7 +171,8 @@ func (s *Service) makeVolume(ctx context.Context, want volumeRequest, avoid []st
 	vol := &v1alpha1.NvmfVolume{
 		ObjectMeta: want.object(),
 		Spec: v1alpha1.NvmfVolumeSpec{
-			UUID: id.String(), Target: target.Name, Replicas: max(want.params.Replicas, 1), Members: members, Mirrored: len(members) > 1,
+			UUID: id.String(), Target: target.Name, Members: members, Mirrored: len(members) > 1,
+			Replicas: max(want.params.Replicas, 1), ReplaceLostReplicaAfterMinutes: want.params.ReplaceLostReplicaAfterMinutes,
 			Size: *resource.NewQuantity(req.SizeBytes, resource.BinarySI), Source: want.source, Encryption: want.params.Encryption,
 			DeviceClass: req.DeviceClass, Zones: want.params.Zones, ZoneLabel: want.params.ZoneLabel, Connection: connection, QoS: want.params.QoS,
 		},

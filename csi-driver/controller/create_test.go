@@ -140,7 +140,7 @@ func TestCreateRefusesBadInput(t *testing.T) {
 		"a source without an id":     {func(r *csi.CreateVolumeRequest) { r.VolumeContentSource = ofSnapshot("") }, codes.InvalidArgument, []string{"snapshot_id"}},
 		"a source of neither kind": {func(r *csi.CreateVolumeRequest) { r.VolumeContentSource = &csi.VolumeContentSource{} }, codes.InvalidArgument,
 			[]string{"neither a snapshot nor a volume"}},
-		"mutable parameters":            {func(r *csi.CreateVolumeRequest) { r.MutableParameters = map[string]string{"a": "b"} }, codes.InvalidArgument, []string{"VolumeAttributesClass parameters", "supported parameters: replicas, iops"}},
+		"mutable parameters":            {func(r *csi.CreateVolumeRequest) { r.MutableParameters = map[string]string{"a": "b"} }, codes.InvalidArgument, []string{"VolumeAttributesClass parameters", "supported parameters: replicas, replaceLostReplicaAfter, iops"}},
 		"limits on the kernel's target": {func(r *csi.CreateVolumeRequest) { r.Parameters["iops"] = "1000" }, codes.InvalidArgument, []string{"engine Nvmet"}},
 		"size zero":                     {func(r *csi.CreateVolumeRequest) { r.CapacityRange = &csi.CapacityRange{} }, codes.InvalidArgument, []string{"size is zero", "4Mi"}},
 		"a negative size":               {func(r *csi.CreateVolumeRequest) { r.CapacityRange.RequiredBytes = -1 }, codes.InvalidArgument, []string{"negative"}},

@@ -53,6 +53,20 @@ func (s *Service) notice(was, is any) {
 	s.untold.Add(happening{volume: volume, was: before, is: now})
 }
 
+// noticeProgress of the copies to a mirror's members.
+func (s *Service) noticeProgress(ctx context.Context, was, is any) {
+	before, _ := was.(*v1alpha1.NvmfMirror)
+	now, ok := is.(*v1alpha1.NvmfMirror)
+	if before == nil || !ok {
+		return
+	}
+	// An Event more or less is of no concern: what cannot be read is not told.
+	vol, err := s.volumes.peek(ctx, now.Name)
+	if err == nil && vol != nil && len(progressNotices(before, now, nil, vol.Spec.Size.Value())) > 0 {
+		s.untold.Add(happening{volume: now.Name, was: before, is: now})
+	}
+}
+
 // TellEvents writes Events about replicas and moves, on the claims of their volumes, until the context ends. Nothing
 // waits for it. An Event that cannot be written within minutes is given up.
 func (s *Service) TellEvents(ctx context.Context) {
@@ -93,6 +107,9 @@ func (s *Service) tell(ctx context.Context, h happening) error {
 	notices := []notice{h.notice}
 	if h.is != nil {
 		notices = noticesOf(h.was, h.is, vol.Spec.Members)
+		if is, ok := h.is.(*v1alpha1.NvmfMirror); ok {
+			notices = append(notices, progressNotices(h.was.(*v1alpha1.NvmfMirror), is, vol.Spec.Members, vol.Spec.Size.Value())...)
+		}
 	}
 	claim, err := s.claimOf(ctx, vol)
 	if err != nil {

@@ -117,43 +117,61 @@ func (s *Service) silent(ctx context.Context, name string) bool {
 
 // begin creates the object of a new replica, on the node where it is to be.
 func (s *Service) begin(ctx context.Context, a *arrangement) (outcome, error) {
-	fills, err := s.fills(ctx, a.Name)
-	if err != nil {
-		return outcome{}, err
-	}
-	if fills >= mostFills {
-		return outcome{waiting: fmt.Sprintf("%d other volumes are being filled, which is the maximum at a time", fills)}, nil
-	}
-	req, why, err := s.requestFor(ctx, a)
+	m, why, err := s.placeNext(ctx, a)
 	if err != nil || why != "" {
 		return outcome{waiting: why}, err
 	}
-	m, err := s.newMember(ctx, a)
+	rep := newReplica(a.NvmfVolume, m, nil)
+	rep.Annotations[joinsAnnotation] = uuid.NewString()
+	rep.Spec.Used, rep.Spec.Hosts, rep.Spec.SubsystemNQN = false, nil, ""
+	if err := s.client.Create(ctx, rep, client.FieldOwner(fieldManager)); err != nil {
+		if refused(err) || apierrors.IsAlreadyExists(err) {
+			s.reservations.release(m.Name, m.UUID, a.Spec.Size.Value())
+		}
+		return outcome{}, fmt.Errorf("store NvmfReplica %s: %w", m.Name, err)
+	}
+	klog.FromContext(ctx).Info("Creating another replica", "volume", a.Name, "replica", m.Name, "node", m.Node)
+	return changed, nil
+}
+
+// placeNext chooses the node of a volume's next member, and keeps space there; or it says why there is none now.
+func (s *Service) placeNext(ctx context.Context, a *arrangement) (m v1alpha1.VolumeMember, why string, err error) {
+	fills, err := s.fills(ctx, a.Name)
 	if err != nil {
-		return outcome{}, err
+		return m, "", err
+	}
+	if fills >= mostFills {
+		return m, fmt.Sprintf("%d other volumes are being filled, which is the maximum at a time", fills), nil
+	}
+	req, why, err := s.requestFor(ctx, a)
+	if err != nil || why != "" {
+		return m, why, err
+	}
+	if m, err = s.newMember(ctx, a); err != nil {
+		return m, "", err
 	}
 	placed := []v1alpha1.VolumeMember{m}
 	err = s.reservations.place(ctx, req, placed)
 	var noNode *placement.NoNodeError
 	var noRoom *placement.NoRoomError
 	if errors.As(err, &noNode) || errors.As(err, &noRoom) {
-		return outcome{waiting: err.Error()}, nil
+		return m, err.Error(), nil
 	}
 	if err != nil {
-		return outcome{}, err
+		return m, "", err
 	}
 	m = placed[0]
-	rep := newReplica(a.NvmfVolume, m, nil)
-	rep.Annotations[joinsAnnotation] = uuid.NewString()
-	rep.Spec.Used, rep.Spec.Hosts, rep.Spec.SubsystemNQN = false, nil, ""
-	if err := s.client.Create(ctx, rep, client.FieldOwner(fieldManager)); err != nil {
-		if refused(err) || apierrors.IsAlreadyExists(err) {
-			s.reservations.release(m.Name, m.UUID, req.SizeBytes)
-		}
-		return outcome{}, fmt.Errorf("store NvmfReplica %s: %w", m.Name, err)
+	if a.Spec.Move == nil || a.Spec.Move.Reason != v1alpha1.MoveReplicaLost {
+		return m, "", nil
 	}
-	klog.FromContext(ctx).Info("Creating another replica", "volume", a.Name, "replica", m.Name, "node", m.Node)
-	return changed, nil
+	shares, err := s.sharesZone(ctx, a, m.Node)
+	if err == nil && shares {
+		why = "no node in another zone than that of the other replica can take it"
+	}
+	if err != nil || shares {
+		s.reservations.release(m.Name, m.UUID, req.SizeBytes)
+	}
+	return m, why, err
 }
 
 // fills are the volumes, but for this one, that are being filled, or are about to be. A volume that is not attached is
@@ -215,23 +233,30 @@ func (s *Service) requestFor(ctx context.Context, a *arrangement) (req placement
 	return req, fmt.Sprintf("node %s does not serve target %q", req.Node, req.Target), client.IgnoreNotFound(err)
 }
 
-// newMember with a number that is greater than that of any replica that the volume has or had, and a name that no
-// NvmfReplica has.
+// newMember with a number that is greater than that of any replica that the volume has or had, as far as the API server
+// knows, and a name that no NvmfReplica has. A part of the name is random: if the API is restored to a time before a
+// replica was created, its name must not be given to another one. Headers tell replicas apart by their names, and that
+// one may be the only replica that has everything.
 func (s *Service) newMember(ctx context.Context, a *arrangement) (v1alpha1.VolumeMember, error) {
 	for n := lastReplica(a) + 1; ; n++ {
 		m := member(a.Name, "", n, "")
+		m.Name += s.suffix()
 		if rep, err := s.replicas.read(ctx, m.Name); err != nil || rep == nil {
 			return m, err
 		}
 	}
 }
 
+// randomSuffix of a replica's name.
+func randomSuffix() string { return "-" + uuid.NewString()[:6] }
+
 // lastReplica is the highest number among the replicas that a volume has or had.
 func lastReplica(a *arrangement) int {
 	last, _ := strconv.Atoi(a.Annotations[lastReplicaAnnotation])
 	for _, name := range a.names {
-		if suffix, is := strings.CutPrefix(name, a.Name+"-"); is {
-			n, _ := strconv.Atoi(suffix)
+		if rest, is := strings.CutPrefix(name, a.Name+"-"); is {
+			number, _, _ := strings.Cut(rest, "-")
+			n, _ := strconv.Atoi(number)
 			last = max(last, n)
 		}
 	}

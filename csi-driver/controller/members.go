@@ -21,8 +21,9 @@ import (
 )
 
 // The replicas of a volume change while it is used: spec.replicas says how many there are to be, and spec.move asks for
-// one more until it has replaced another. Settle brings the members there by steps. Each is one write of one object as
-// it was read, so that it can be interrupted, repeated, and tried by two replicas of this service at once.
+// one more until it has replaced another, which may be lost. Settle brings the members there by steps. Each is one
+// write of one object as it was read, so that it can be interrupted, repeated, and tried by two replicas of this
+// service at once.
 //
 // A replica joins in this order: its object is created, marked with joinsAnnotation, and its agent creates it, blank;
 // the volume lists it, and the mark goes; it is added to the mirror's record, and the holder fills it. So what a used
@@ -140,11 +141,15 @@ func (s *Service) step(ctx context.Context, id string) (outcome, error) {
 		return outcome{}, err
 	}
 	for _, try := range []func(context.Context, *arrangement) (outcome, error){
-		s.recover, s.keepPromoted, s.eraseRetired, s.endMove, s.mayChange, s.convert, s.changeRecord, s.retire, s.unlist,
+		s.recover, s.keepPromoted, s.eraseRetired, s.endMove, s.endReplacement, s.mayChange, s.convert, s.changeRecord, s.retire, s.unlist,
 	} {
 		if did, err := try(ctx, a); err != nil || did != (outcome{}) {
 			return did, err
 		}
+	}
+	replacing, err := s.replaceLost(ctx, a)
+	if err != nil || replacing.changed {
+		return replacing, err
 	}
 	joining, err := s.join(ctx, a)
 	if err != nil || joining.changed {
@@ -154,8 +159,9 @@ func (s *Service) step(ctx context.Context, id string) (outcome, error) {
 	if err != nil || moving.changed {
 		return moving, err
 	}
-	// Of a mover's node that is lost there is no event.
-	return outcome{waiting: cmp.Or(joining.waiting, moving.waiting, waitingFor(a)), again: a.Mover() != nil}, nil
+	// Of a mover's node that is lost there is no event, nor of that of a replica that is to replace a lost one.
+	again := a.Mover() != nil || a.Spec.Move != nil && a.Spec.Move.Reason != ""
+	return outcome{waiting: cmp.Or(replacing.waiting, joining.waiting, moving.waiting, waitingFor(a)), again: again}, nil
 }
 
 // survey reads what a step is decided by.
@@ -408,6 +414,9 @@ func toLeave(v *replicatedVolume, record mirror.Record) string {
 	}
 	more := surplus(v, &record)
 	if move := v.Spec.Move; move != nil && !isLeaving(v, &record, indexOf(v.NvmfVolume, move.Replica)) {
+		if move.Reason == v1alpha1.MoveReplicaLost && suspectsRestore(v) {
+			return "" // nobody has judged that it is of no use
+		}
 		listed := indexOf(v.NvmfVolume, move.Replacement) >= 0
 		if more > 0 || more == 0 && (!listed || mirror.StateOf(record, move.Replacement) == v1alpha1.MemberInSync) {
 			return move.Replica

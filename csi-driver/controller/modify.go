@@ -18,11 +18,11 @@ import (
 	"github.com/weft-storage/weft/csi-driver/controller/internal/parameters"
 )
 
-// modifyVolume gives a volume the limits of a VolumeAttributesClass, and no others, and the number of replicas if the
-// class has one. It answers once the limits are in force; the number of replicas is only written down then, since it
+// modifyVolume gives a volume the limits of a VolumeAttributesClass, and no others, and what the class says of its
+// replicas. It answers once the limits are in force; the number of replicas is only written down then, since it
 // can take hours to fill a replica. Settle adds and removes them.
 func (s *Service) modifyVolume(ctx context.Context, req *csi.ControllerModifyVolumeRequest) error {
-	limits, replicas, err := parameters.ParseMutable(req.GetMutableParameters())
+	to, err := parameters.ParseMutable(req.GetMutableParameters())
 	if err != nil {
 		return err
 	}
@@ -32,7 +32,7 @@ func (s *Service) modifyVolume(ctx context.Context, req *csi.ControllerModifyVol
 		return err
 	}
 	defer unlock()
-	vol, err := s.modify(ctx, id, limits, replicas)
+	vol, err := s.modify(ctx, id, to)
 	if err != nil {
 		return err
 	}
@@ -45,8 +45,8 @@ func (s *Service) modifyVolume(ctx context.Context, req *csi.ControllerModifyVol
 	return s.await(wctx, now, v1alpha1.ConditionQoSApplied, limited)
 }
 
-// modify writes limits, and the number of replicas unless it is 0, into the volume's spec.
-func (s *Service) modify(ctx context.Context, id string, limits *v1alpha1.VolumeQoS, replicas int32) (*v1alpha1.NvmfVolume, error) {
+// modify writes limits into the volume's spec, and of the other parameters those that are given.
+func (s *Service) modify(ctx context.Context, id string, to parameters.Mutable) (*v1alpha1.NvmfVolume, error) {
 	for {
 		vol, err := s.volume(ctx, id)
 		if err != nil {
@@ -55,19 +55,20 @@ func (s *Service) modify(ctx context.Context, id string, limits *v1alpha1.Volume
 		if vol.DeletionTimestamp != nil {
 			return nil, failf(inUse, "volume %s is being deleted", id)
 		}
-		if err := s.checkLimits(ctx, vol.Spec.Target, limits); err != nil {
+		if err := s.checkLimits(ctx, vol.Spec.Target, to.QoS); err != nil {
 			return nil, err
 		}
-		if replicas > 1 && shared(vol) {
-			return nil, failf(invalid, "volume %s cannot have %d replicas while nodes share it: %s; detach it from all nodes first, and use ReadWriteOnce", id, replicas, strings.Join(published(vol), ", "))
+		if to.Replicas > 1 && shared(vol) {
+			return nil, failf(invalid, "volume %s cannot have %d replicas while nodes share it: %s; detach it from all nodes first, and use ReadWriteOnce", id, to.Replicas, strings.Join(published(vol), ", "))
 		}
-		if replicas > 1 && replicasOf(vol) == 1 && !vol.Replicated() {
+		if to.Replicas > 1 && replicasOf(vol) == 1 && !vol.Replicated() {
 			if err := s.mirrorableWhereUsed(ctx, vol); err != nil {
 				return nil, err
 			}
 		}
 		changed := vol.DeepCopy()
-		changed.Spec.QoS, changed.Spec.Replicas = limits, cmp.Or(replicas, vol.Spec.Replicas)
+		changed.Spec.QoS, changed.Spec.Replicas = to.QoS, cmp.Or(to.Replicas, vol.Spec.Replicas)
+		changed.Spec.ReplaceLostReplicaAfterMinutes = cmp.Or(to.ReplaceLostReplicaAfterMinutes, vol.Spec.ReplaceLostReplicaAfterMinutes)
 		err = s.patch(ctx, vol, changed)
 		switch {
 		case apierrors.IsConflict(err):

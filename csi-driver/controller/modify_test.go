@@ -50,7 +50,7 @@ func TestModify(t *testing.T) {
 		t.Errorf("answered before the target held to it: %v", got)
 	}
 	expectError(t, modify(map[string]string{"iops": "2500"}), codes.InvalidArgument, "use 2000 or 3000")
-	expectError(t, modify(map[string]string{"target": "other"}), codes.InvalidArgument, "supported parameters: replicas, iops")
+	expectError(t, modify(map[string]string{"target": "other"}), codes.InvalidArgument, "supported parameters: replicas, replaceLostReplicaAfter, iops")
 	expect("refused", &v1alpha1.VolumeQoS{IOPS: new(int64(3000))})
 	if err := modify(nil); err != nil {
 		t.Error(err)

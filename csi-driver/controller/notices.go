@@ -90,6 +90,29 @@ func memberNotices(was, is *v1alpha1.NvmfMirror, at places) []notice {
 	return all
 }
 
+// progressNotices of the copies of all data to a mirror's members: that a quarter, a half or three quarters of the
+// volume's size are copied. A copy by bitmap has none, because it jumps over what the member has.
+func progressNotices(was, is *v1alpha1.NvmfMirror, at places, sizeBytes int64) []notice {
+	if was.UID != is.UID || is.DeletionTimestamp != nil || sizeBytes <= 0 {
+		return nil
+	}
+	quarters := func(m mirror.Member) int { return int(float64(m.CopiedBytes) / float64(sizeBytes) * 4) }
+	var all []notice
+	for _, m := range is.Spec.Members {
+		before, ok := mirror.Get(was.Spec, m.Replica)
+		n := quarters(m)
+		same := ok && before.ReplicaUID == m.ReplicaUID && before.State == m.State && before.Since.Equal(m.Since)
+		if !same || m.State != v1alpha1.MemberFilling || m.Retired || n < 1 || n > 3 || quarters(before) >= n {
+			continue
+		}
+		all = append(all, notice{
+			kind: corev1.EventTypeNormal, reason: v1alpha1.ReasonReplicaCopying, note: fmt.Sprintf("%d %% of the data is copied to %s", 25*n, at.replica(m.Replica)),
+			key: strings.Join([]string{string(is.UID), m.ReplicaUID, v1alpha1.ReasonReplicaCopying, m.Since.UTC().String(), m.Identity, strconv.Itoa(n)}, " "),
+		})
+	}
+	return all
+}
+
 // memberNotice of a member whose state has changed, without its key; empty if nobody needs to be told.
 func memberNotice(before, m mirror.Member, record mirror.Record, at places) notice {
 	replica := at.replica(m.Replica)
@@ -103,7 +126,8 @@ func memberNotice(before, m mirror.Member, record mirror.Record, at places) noti
 		}
 		return notice{kind: corev1.EventTypeWarning, reason: v1alpha1.ReasonReplicaLost,
 			note: fmt.Sprintf("%s is no longer used: %s; volume goes on with %s. It is taken back automatically once node %s can be reached and its target serves it. "+
-				"If the node or its drive is lost for good, move the replica to another node with kubectl weft move",
+				"If the node stays down, the replica is replaced by one on another node after the time that the StorageClass sets (replaceLostReplicaAfter); "+
+				"to replace it earlier, use kubectl weft move",
 				replica, whyOut(m.Reason), at.replicas(mirror.InSync(record)), orThe(at.node(m.Replica)))}
 	case v1alpha1.MemberReturning, v1alpha1.MemberFilling:
 		gets := "it gets what was written meanwhile"
@@ -173,7 +197,11 @@ func moveNotices(was, is *v1alpha1.NvmfVolume) []notice {
 		if now.Node != "" {
 			to = "node " + now.Node
 		}
-		add(corev1.EventTypeNormal, v1alpha1.ReasonMoveStarted, replica+" moves to "+to)
+		note := replica + " moves to " + to
+		if now.Reason == v1alpha1.MoveReplicaLost {
+			note = replica + " is lost, and is replaced by a new one on " + to
+		}
+		add(corev1.EventTypeNormal, v1alpha1.ReasonMoveStarted, note)
 	}
 	if now.Waiting != "" && (before == nil || before.Waiting != now.Waiting) {
 		add(corev1.EventTypeWarning, v1alpha1.ReasonMoveWaiting, "move of "+replica+" waits: "+now.Waiting)

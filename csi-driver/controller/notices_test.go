@@ -63,7 +63,7 @@ func TestNotices(t *testing.T) {
 	}{
 		{"nothing new", mirrorWith(2, out, mirror.ReasonLost), mirrorWith(2, out, mirror.ReasonLost), nil},
 		{"a replica is lost", mirrorWith(1, inSync, ""), mirrorWith(2, out, mirror.ReasonLost),
-			[][]string{{"Warning", "ReplicaLost", "the replica on node b is no longer used: it did not answer", "volume goes on with the replica on node a", "kubectl weft move"}}},
+			[][]string{{"Warning", "ReplicaLost", "the replica on node b is no longer used: it did not answer", "volume goes on with the replica on node a", "replaceLostReplicaAfter", "kubectl weft move"}}},
 		{"a replica is left behind by an attachment", mirrorWith(1, inSync, ""), mirrorWith(2, out, mirror.ReasonUnconfirmed),
 			[][]string{{"Warning", "ReplicaLost", "did not confirm in time"}}},
 		{"a replica is lost while it is filled", mirrorWith(1, filling, mirror.ReasonNew), mirrorWith(2, out, mirror.ReasonLost),
@@ -91,6 +91,8 @@ func TestNotices(t *testing.T) {
 			[][]string{{"Normal", "MoveStarted", "the replica on node b moves to node c"}}},
 		{"a move to any node starts", volumeWith(1, nil, twoMembers...), volumeWith(2, &v1alpha1.VolumeMove{Replica: "v-0"}, twoMembers...),
 			[][]string{{"Normal", "MoveStarted", "the replica on node a moves to another node"}}},
+		{"a lost replica is replaced", volumeWith(1, nil, twoMembers...), volumeWith(2, &v1alpha1.VolumeMove{Replica: "v-1", Reason: v1alpha1.MoveReplicaLost}, twoMembers...),
+			[][]string{{"Normal", "MoveStarted", "the replica on node b is lost, and is replaced by a new one on another node"}}},
 		{"a move waits", volumeWith(2, to("", ""), twoMembers...), volumeWith(3, to("", "no node has room"), twoMembers...),
 			[][]string{{"Warning", "MoveWaiting", "the replica on node b waits: no node has room"}}},
 		{"a move waits still", volumeWith(3, to("", "no node has room"), twoMembers...), volumeWith(4, to("v-2", "no node has room"), twoMembers...), nil},
@@ -130,6 +132,45 @@ func TestNotices(t *testing.T) {
 				t.Errorf("the keys do not tell what happened apart: %v", keys)
 			}
 		})
+	}
+}
+
+// A full copy tells each quarter once, whoever notices it, and however many come at once.
+func TestNoticesOfProgress(t *testing.T) {
+	const size = 1000
+	at := func(state v1alpha1.MirrorMemberState, copied int64, change ...func(*mirror.Member)) *v1alpha1.NvmfMirror {
+		return mirrorWith(3, state, mirror.ReasonNew, append(change, func(m *mirror.Member) { m.CopiedBytes = copied })...)
+	}
+	filling, returning := v1alpha1.MemberFilling, v1alpha1.MemberReturning
+	for name, test := range map[string]struct {
+		was, is *v1alpha1.NvmfMirror
+		want    string
+	}{
+		"less than a quarter":         {at(filling, 0), at(filling, 249), ""},
+		"a quarter":                   {at(filling, 249), at(filling, 250), "25 % of the data is copied to the replica on node b"},
+		"the same quarter":            {at(filling, 250), at(filling, 499), ""},
+		"two quarters at once":        {at(filling, 249), at(filling, 749), "50 %"},
+		"the third":                   {at(filling, 749), at(filling, 999), "75 %"},
+		"all":                         {at(filling, 999), at(filling, 1000), ""},
+		"by bitmap":                   {at(returning, 0), at(returning, 500), ""},
+		"of one that is to leave":     {at(filling, 0, func(m *mirror.Member) { m.Retired = true }), at(filling, 500, func(m *mirror.Member) { m.Retired = true }), ""},
+		"of one that begins":          {at(returning, 0), at(filling, 500), ""},
+		"of another replica":          {at(filling, 0, func(m *mirror.Member) { m.ReplicaUID = "u-9" }), at(filling, 500), ""},
+		"of one that was added since": {at(filling, 0, func(m *mirror.Member) { m.Replica = "v-9" }), at(filling, 500), ""},
+	} {
+		got := progressNotices(test.was, test.is, twoMembers, size)
+		switch {
+		case test.want == "" && len(got) == 0:
+		case test.want == "" || len(got) != 1 || !strings.HasPrefix(got[0].note, test.want) || got[0].reason != v1alpha1.ReasonReplicaCopying:
+			t.Errorf("%s: got %+v, want %q", name, got, test.want)
+		}
+	}
+	keys := map[string]bool{}
+	for n := range int64(3) {
+		keys[progressNotices(at(filling, 250*n), at(filling, 250*n+250), twoMembers, size)[0].key] = true
+	}
+	if other := progressNotices(at(filling, 0), at(filling, 260), nil, size)[0].key; len(keys) != 3 || !keys[other] {
+		t.Errorf("the keys do not tell what happened: %v, %q", keys, other)
 	}
 }
 

@@ -57,12 +57,14 @@ func newVolumeRequest(req *csi.CreateVolumeRequest) (volumeRequest, error) {
 		return r, err
 	}
 	if len(req.GetMutableParameters()) > 0 {
-		// A claim's VolumeAttributesClass takes the place of the StorageClass's limits, and of its number of replicas.
-		var replicas int32
-		if r.params.QoS, replicas, err = parameters.ParseMutable(req.GetMutableParameters()); err != nil {
+		// A claim's VolumeAttributesClass takes the place of the StorageClass's limits, and of what it says of
+		// replicas.
+		with, err := parameters.ParseMutable(req.GetMutableParameters())
+		if err != nil {
 			return r, err
 		}
-		r.params.Replicas = cmp.Or(replicas, r.params.Replicas)
+		r.params.QoS, r.params.Replicas = with.QoS, cmp.Or(with.Replicas, r.params.Replicas)
+		r.params.ReplaceLostReplicaAfterMinutes = cmp.Or(with.ReplaceLostReplicaAfterMinutes, r.params.ReplaceLostReplicaAfterMinutes)
 	}
 	if r.minBytes, r.why, err = checkCapabilities(req.GetVolumeCapabilities(), r.params.FSType); err != nil {
 		return r, err

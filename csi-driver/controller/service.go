@@ -46,8 +46,10 @@ type Service struct {
 	mirrors      *objects[v1alpha1.NvmfMirror, *v1alpha1.NvmfMirror]
 	snapshots    *objects[v1alpha1.NvmfSnapshot, *v1alpha1.NvmfSnapshot]
 	reservations *reservations
-	// grace is confirmGrace, delay settleDelay, and reportAge the constant of that name, but in tests.
+	// grace is confirmGrace, delay settleDelay, reportAge the constant of that name, and suffix randomSuffix, but in tests.
 	grace, delay, reportAge time.Duration
+	suffix                  func() string
+	clock                   clock.PassiveClock
 	// users are the Nodes that sealAllAgain has looked at last, by name.
 	users map[string]userNode
 	// refused are nodes that could not create a replica which was to be added.
@@ -86,11 +88,13 @@ func New(ctx context.Context, c *Cluster) (*Service, error) {
 		grace:     confirmGrace,
 		delay:     settleDelay,
 		reportAge: reportAge,
+		suffix:    randomSuffix,
+		clock:     clock.RealClock{},
 		unsettled: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]()),
 		describes: flowcontrol.NewTokenBucketRateLimiter(describesPerSecond, describesPerSecond),
 		untold:    newUntold(),
 	}
-	s.reservations = &reservations{cached: c.GetClient(), clock: clock.RealClock{}, synced: s.Synced}
+	s.reservations = &reservations{cached: c.GetClient(), clock: s.clock, synced: s.Synced}
 	for field, value := range map[string]func(*v1alpha1.NvmfReplica) string{
 		volumeNameField: func(rep *v1alpha1.NvmfReplica) string { return rep.Spec.Volume.Name },
 		nodeField:       func(rep *v1alpha1.NvmfReplica) string { return rep.Spec.Node },
@@ -133,6 +137,7 @@ func New(ctx context.Context, c *Cluster) (*Service, error) {
 			AddFunc: func(obj any) { watch.changed(obj, false) },
 			UpdateFunc: func(was, now any) {
 				if mirror.OnlyProgress(was, now) {
+					s.noticeProgress(ctx, was, now)
 					return
 				}
 				watch.changed(now, false)

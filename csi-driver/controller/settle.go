@@ -101,7 +101,8 @@ func (s *Service) settle(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	complete := vol.DeletionTimestamp != nil || len(unlisted) == 0 && arranged(seen, record)
+	due := s.replacementDue(ctx, seen, record)
+	complete := vol.DeletionTimestamp != nil || len(unlisted) == 0 && !due && arranged(seen, record)
 	if complete && settled(seen, record, false) {
 		return s.settleKeys(ctx, seen)
 	}

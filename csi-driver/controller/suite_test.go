@@ -67,7 +67,7 @@ func newServiceOn(t testing.TB, config *rest.Config) (s *Service, stop func()) {
 	if s, err = New(ctx, c); err != nil {
 		t.Fatal(err)
 	}
-	s.delay = short
+	s.delay, s.suffix = short, func() string { return "" }
 	ended := make(chan error, 1)
 	go func() { ended <- c.Start(ctx) }()
 	if !toolscache.WaitForCacheSync(ctx.Done(), s.Synced) {

@@ -98,7 +98,7 @@ func (s *Service) mirror(ctx context.Context, volume string, at attached) *mirro
 		Attachment: at.Attachment, Mode: keeper.Keep, Record: m.records, Legs: m.legs,
 		Array:   &mirrorArray{mirrorSlices: slices, uuid: at.UUID, places: len(at.Replicas)},
 		Headers: m.headers, Top: top, Users: top, Agents: mirrorAgents{s, at.Attachment},
-		Grace: s.MirrorGrace, Now: s.now, NewMark: uuid.NewString,
+		Grace: s.MirrorGrace, CopyBytesPerSecond: s.MirrorCopyBytesPerSecond, Now: s.now, NewMark: uuid.NewString,
 	}
 	s.mirrors.put(m)
 	log := logr.FromContextOrDiscard(ctx).WithValues("volume", volume)

@@ -28,6 +28,7 @@ import (
 	"github.com/weft-storage/weft/csi-driver/node/internal/doing"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
+	"github.com/weft-storage/weft/csi-driver/node/internal/keeper"
 	"github.com/weft-storage/weft/csi-driver/node/internal/mapper"
 	"github.com/weft-storage/weft/csi-driver/node/internal/md"
 	"github.com/weft-storage/weft/csi-driver/node/internal/users"
@@ -38,6 +39,20 @@ import (
 // queues, and costs the target about 0.8 MB for each queue: 256 volumes
 // with two I/O queues and an admin queue, about 600 MB over all targets.
 const DefaultMaxVolumes = 256
+
+// Bounds of Options.MirrorGrace and Options.MirrorCopyBytesPerSecond.
+const (
+	// DefaultMirrorGrace is the shortest, too: keeper.DefaultGrace has the reason.
+	DefaultMirrorGrace = keeper.DefaultGrace
+	// MaxMirrorGrace: writes wait that long whenever a replica is lost.
+	MaxMirrorGrace = 5 * time.Minute
+	// DefaultMirrorCopyBytesPerSecond is the kernel's own.
+	DefaultMirrorCopyBytesPerSecond = keeper.DefaultCopyBytesPerSecond
+	// MinMirrorCopyBytesPerSecond fills 1 TiB in twelve days.
+	MinMirrorCopyBytesPerSecond = 1 << 20
+	// MaxMirrorCopyBytesPerSecond is more than drives and networks have. The kernel counts KiB in 32 bits.
+	MaxMirrorCopyBytesPerSecond = 100_000_000 << 10
+)
 
 // Initiator connects this host to subsystems. *fabrics.Host is one; its methods say what they guarantee.
 type Initiator interface {
@@ -143,8 +158,10 @@ type Service struct {
 	Volumes client.Reader
 	// MirrorRecords are the NvmfMirrors: read live, and written by compare and swap.
 	MirrorRecords MirrorRecords
-	// MirrorGrace is how long a replica of a mirrored volume may not answer; 0 is the default.
-	MirrorGrace time.Duration
+	// MirrorGrace is how long a replica of a mirrored volume may not answer, and MirrorCopyBytesPerSecond how fast one
+	// is copied to at most; 0 is the default.
+	MirrorGrace              time.Duration
+	MirrorCopyBytesPerSecond int64
 	// Clock to tell what is overdue; nil for the machine's.
 	Clock clock.PassiveClock
 

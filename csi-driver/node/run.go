@@ -58,6 +58,10 @@ type Options struct {
 	MetricsOfPaths bool
 	// MaxVolumes that may be attached to this node at a time; 0 for no limit.
 	MaxVolumes int64
+	// MirrorGrace is how long a replica of a mirrored volume may not answer before it is given up, and
+	// MirrorCopyBytesPerSecond how fast this node copies to one at most; 0 is the default.
+	MirrorGrace              time.Duration
+	MirrorCopyBytesPerSecond int64
 }
 
 // Run the node plugin of this machine until the context ends: CSI's node service, its registration with the kubelet,
@@ -89,6 +93,7 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 			return err
 		}
 		service.NodeName, service.NodeUID = o.NodeName, func(ctx context.Context) (string, error) { return readUID(ctx, nodes, o.NodeName) }
+		service.MirrorGrace, service.MirrorCopyBytesPerSecond = o.MirrorGrace, o.MirrorCopyBytesPerSecond
 		service.MaxVolumes, service.Records = o.MaxVolumes, filepath.Join(filepath.Dir(socket), "staged")
 		var identityErr error
 		if service.Identity, identityErr = dhchap.LoadIdentity(filepath.Join(filepath.Dir(socket), "identity")); identityErr != nil {

@@ -70,6 +70,25 @@ func TestEveryContainerIsExplicit(t *testing.T) {
 	})
 }
 
+// TestTheNodePluginIsToldHowToMirror, with numbers that a template could write in another way.
+func TestTheNodePluginIsToldHowToMirror(t *testing.T) {
+	for set, want := range map[string][]string{
+		"logLevel=info": {"--mirror-grace=5s", "--mirror-copy-kib-per-second=200000"},
+		"csi.node.mirrors.graceSeconds=30,csi.node.mirrors.copyKiBPerSecond=100000000": {"--mirror-grace=30s", "--mirror-copy-kib-per-second=100000000"},
+	} {
+		for _, w := range workloads(render(t, "--set", set)) {
+			if w.name != "weft-csi-node" {
+				continue
+			}
+			for _, arg := range want {
+				if !slices.Contains(w.template.Spec.Containers[0].Args, arg) {
+					t.Errorf("%s: no %s in %q", set, arg, w.template.Spec.Containers[0].Args)
+				}
+			}
+		}
+	}
+}
+
 // TestTheOperatorIsToldWhichTargetToStart: target pods are its to make, and their image is the chart's to choose.
 func TestTheOperatorIsToldWhichTargetToStart(t *testing.T) {
 	digest := "sha256:" + strings.Repeat("c", 64)

@@ -60,7 +60,7 @@ var variations = map[string][]string{
 		"--set-json", `csi.node.affinity={"nodeAffinity":{}}`,
 		"--set", "operator.extraArgs[0]=--a=b,agent.extraArgs[0]=--a=b,csi.controller.extraArgs[0]=--a=b",
 		"--set", "csi.node.extraArgs[0]=--a=b,csi.controller.provisioner.extraArgs[0]=--v=5",
-		"--set", "agent.maxUnavailable=1,csi.node.maxUnavailable=25%",
+		"--set", "agent.maxUnavailable=1,csi.node.maxUnavailable=25%,csi.node.mirrors.graceSeconds=10,csi.node.mirrors.copyKiBPerSecond=100000000",
 		"--set", "guard.enabled=true,guard.singleReplica=Allow",
 		"--set", "operator.webhook.failurePolicy=Fail,operator.webhook.timeoutSeconds=10",
 		"--set", "metrics.serviceMonitor.enabled=true,metrics.serviceMonitor.labels.release=prometheus,metrics.agents.port=9809,metrics.nodePlugins.port=9808,metrics.nodePlugins.paths=false",

@@ -14,10 +14,13 @@ import (
 	"github.com/weft-storage/weft/csi-driver/node"
 )
 
-type nodeOptions node.Options
+type nodeOptions struct {
+	node.Options
+	copyKiBPerSecond int64
+}
 
 func nodeCommand() *cobra.Command {
-	o := nodeOptions{Version: version}
+	o := nodeOptions{Options: node.Options{Version: version}}
 	cmd := &cobra.Command{
 		Use:   "node",
 		Short: "Run the CSI node service: connect and mount volumes on this node",
@@ -32,6 +35,8 @@ func nodeCommand() *cobra.Command {
 	flags.StringVar(&o.MetricsAddress, "metrics-bind-address", "", "address for /metrics over HTTPS, with authentication and authorization by the API server")
 	flags.BoolVar(&o.MetricsOfPaths, "metrics-of-paths", true, "also serve the metrics of each path, which are most of the series")
 	flags.Int64Var(&o.MaxVolumes, "max-volumes", node.DefaultMaxVolumes, "maximum number of volumes attached to this node; 0 means no limit")
+	flags.DurationVar(&o.MirrorGrace, "mirror-grace", node.DefaultMirrorGrace, "how long a replica of a volume with two may not answer before it is given up; writes wait that long")
+	flags.Int64Var(&o.copyKiBPerSecond, "mirror-copy-kib-per-second", node.DefaultMirrorCopyBytesPerSecond>>10, "how fast this node copies to a replica that lacks data, at most")
 	return cmd
 }
 
@@ -42,6 +47,14 @@ func (o nodeOptions) run(ctx context.Context) error {
 	if o.MaxVolumes < 0 {
 		return fmt.Errorf("--max-volumes is %d; must be 0 (no limit) or greater", o.MaxVolumes)
 	}
+	if o.MirrorGrace < node.DefaultMirrorGrace || o.MirrorGrace > node.MaxMirrorGrace {
+		return fmt.Errorf("--mirror-grace is %s; must be from %s, in which the kernel tries to connect again twice, to %s", o.MirrorGrace, node.DefaultMirrorGrace, node.MaxMirrorGrace)
+	}
+	const least, most = node.MinMirrorCopyBytesPerSecond >> 10, node.MaxMirrorCopyBytesPerSecond >> 10
+	if o.copyKiBPerSecond < least || o.copyKiBPerSecond > most {
+		return fmt.Errorf("--mirror-copy-kib-per-second is %d; must be from %d to %d", o.copyKiBPerSecond, least, most)
+	}
+	o.MirrorCopyBytesPerSecond = o.copyKiBPerSecond << 10
 	if !filepath.IsAbs(o.KubeletDir) {
 		return fmt.Errorf("--kubelet-dir is %q; must be an absolute path, such as /var/lib/kubelet", o.KubeletDir)
 	}
@@ -52,5 +65,5 @@ func (o nodeOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return node.Run(ctx, config, node.Options(o))
+	return node.Run(ctx, config, o.Options)
 }

@@ -30,7 +30,8 @@ func moveCommand(at *cluster) *cobra.Command {
 		Short: "Move a replica of a volume to another node",
 		Long: `Move a replica of a volume to another node, also while the volume is in use. The command sets spec.move of the
 NvmfVolume. The CSI controller then adds a replica on the other node, the node that uses the volume fills it, and the
-former replica is removed. The volume must be attached until the new replica is filled.
+former replica is removed. If no pod uses the volume, the node plugin of another node fills the replica. A volume to which
+nothing was ever written moves when a pod uses it for the first time.
 
 CLAIM is the name of a PersistentVolumeClaim, or nv/NAME with the name of an NvmfVolume. Without --to, the CSI
 controller chooses the node, as for a new volume. A volume with several replicas requires --from.
@@ -218,6 +219,9 @@ func cancelMove(ctx context.Context, w *watcher, f *fleet, v *v1alpha1.NvmfVolum
 		suffix = " (dry run)"
 	}
 	w.line("volume %s: move cancelled%s; replica %s stays on node %s", f.called(v), suffix, p.replica, p.from)
+	if p.reason == v1alpha1.MoveReplicaLost {
+		w.line("  the replica is lost, and is replaced again; set spec.replaceLostReplicaAfterMinutes of NvmfVolume %s to -1 to prevent that", v.Name)
+	}
 	if replacement != "" {
 		w.line("  the new replica %s on node %s is removed with what was copied to it", replacement, orDash(p.to))
 	}

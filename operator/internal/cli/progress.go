@@ -37,7 +37,9 @@ type progress struct {
 	volume, called string
 	// replica that moves, its node, and the node that it moves to; empty while that is not chosen.
 	replica, from, to string
-	state             string
+	// reason for which the controller requested the move; empty if a person did.
+	reason v1alpha1.MoveReason
+	state  string
 	copied
 	// lasts since the state began; 0: not known.
 	lasts   time.Duration
@@ -99,7 +101,7 @@ func (s *status) moving(v *v1alpha1.NvmfVolume) (progress, bool) {
 	if move == nil {
 		return progress{}, false
 	}
-	p := progress{volume: v.Name, called: s.called(v), replica: move.Replica, to: move.Node, state: moveRequested, copied: notCopied, waiting: move.Waiting}
+	p := progress{volume: v.Name, called: s.called(v), replica: move.Replica, to: move.Node, reason: move.Reason, state: moveRequested, copied: notCopied, waiting: move.Waiting}
 	if m := memberOf(v, move.Replica); m != nil {
 		p.from = m.Node
 	} else if r := s.replica(move.Replica); r != nil {
@@ -135,13 +137,21 @@ func (p progress) row() []string {
 	if state == string(v1alpha1.MemberOut) && p.lasts > 0 {
 		state += " for " + duration.HumanDuration(p.lasts)
 	}
-	row := append([]string{p.called, orDash(p.from), orDash(p.to), state}, p.columns()...)
+	row := append([]string{p.called, p.source(), orDash(p.to), state}, p.columns()...)
 	return append(row, orDash(p.waiting))
+}
+
+// source is the node that the replica moves from, and whether it is lost there.
+func (p progress) source() string {
+	if p.reason == v1alpha1.MoveReplicaLost {
+		return orDash(p.from) + " (lost)"
+	}
+	return orDash(p.from)
 }
 
 // words about a move, as a line.
 func (p progress) words() string {
-	text := fmt.Sprintf("%s: %s to %s: %s", p.called, orDash(p.from), cmp.Or(p.to, "a node of the controller's choice"), p.state)
+	text := fmt.Sprintf("%s: %s to %s: %s", p.called, p.source(), cmp.Or(p.to, "a node of the controller's choice"), p.state)
 	if p.percent >= 0 {
 		text += " " + p.columns()[0]
 	}

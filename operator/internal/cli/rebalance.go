@@ -32,7 +32,8 @@ percentage points. The usage of a node is what is promised of its pools, divided
 at once, including those that are running already. Repeat the command to continue.
 
 Two replicas of a volume are never on one node. Cordoned nodes get no replicas, and a volume with a device class stays on
-drives of that class. Volumes that are shared or not attached do not move. Nodes that are not ready are left out.`,
+drives of that class. Volumes that are shared, or that no pod has used yet, do not move. Nodes that are not ready are left
+out.`,
 		Example: `  kubectl weft rebalance fast --dry-run
   kubectl weft rebalance fast --max 2`,
 		Args: cobra.ExactArgs(1),

@@ -328,7 +328,8 @@ func (v *lostVolume) complete() {
 	}
 	last := 0
 	for _, r := range v.volume.Spec.Members {
-		if number, is := strings.CutPrefix(r.Name, v.Name+"-"); is {
+		if rest, is := strings.CutPrefix(r.Name, v.Name+"-"); is {
+			number, _, _ := strings.Cut(rest, "-")
 			n, _ := strconv.Atoi(number) // another name has none
 			last = max(last, n)
 		}

@@ -108,8 +108,8 @@ func (s *status) printMoves(t *table, concern func(*v1alpha1.NvmfVolume, progres
 	t.columns(rows)
 }
 
-// printWaiting tells of the volumes that do not get the number of replicas that their spec requests, and why. That is
-// work, not harm.
+// printWaiting tells of the volumes that do not get the number of replicas that their spec requests, or whose lost
+// replica is not replaced, and why. That is work, not harm.
 func (s *status) printWaiting(t *table, concern func(*v1alpha1.NvmfVolume) bool) {
 	rows := [][]string{{"VOLUME", "REPLICAS", "REQUESTED", "WAITING"}}
 	for i := range s.volumes {
@@ -121,7 +121,7 @@ func (s *status) printWaiting(t *table, concern func(*v1alpha1.NvmfVolume) bool)
 		return
 	}
 	t.line("")
-	t.line("Volumes whose number of replicas cannot change yet:")
+	t.line("Volumes that wait for a replica:")
 	t.columns(rows)
 }
 

@@ -57,6 +57,8 @@ type MoveReport struct {
 	From    string `json:"from,omitempty"`
 	To      string `json:"to,omitempty"`
 	State   string `json:"state"`
+	// Reason is ReplicaLost if the replica is lost and is being replaced; absent for a move that a person requested.
+	Reason string `json:"reason,omitempty"`
 	// CopiedPercent is absent while nothing is being copied, the others while they are not known.
 	CopiedPercent  *int   `json:"copiedPercent,omitempty"`
 	BytesPerSecond int64  `json:"bytesPerSecond,omitempty"`
@@ -127,7 +129,7 @@ func (s *status) reportNode(n v1alpha1.NvmfNode) NodeReport {
 }
 
 func (p progress) report() MoveReport {
-	r := MoveReport{Volume: p.called, Replica: p.replica, From: p.from, To: p.to, State: p.state, BytesPerSecond: int64(p.rate), SecondsLeft: int64(p.left.Seconds()), Waiting: p.waiting}
+	r := MoveReport{Volume: p.called, Replica: p.replica, From: p.from, To: p.to, State: p.state, Reason: string(p.reason), BytesPerSecond: int64(p.rate), SecondsLeft: int64(p.left.Seconds()), Waiting: p.waiting}
 	if p.percent >= 0 {
 		r.CopiedPercent = &p.percent
 	}

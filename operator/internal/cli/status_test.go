@@ -295,6 +295,11 @@ func TestStatus(t *testing.T) {
 					{Replica: "pvc-0-0", State: v1alpha1.MemberOut, Reason: "Lost", Since: &since}}}}}
 			},
 			unwell: true, want: []string{"nv/pvc-0 - a Out for 3m - - - Lost", "is Out for 3m (Lost)"}},
+		"a lost replica that is replaced": {
+			change: func(s *status) {
+				s.volumes[0].Spec.Move = &v1alpha1.VolumeMove{Replica: "pvc-0-0", Reason: v1alpha1.MoveReplicaLost}
+			},
+			want: []string{"nv/pvc-0 a (lost) - Requested - - - -", "No problems found."}},
 		"a replica that moves elsewhere": {
 			about: "b", change: func(s *status) { s.volumes[0].Spec.Move = &v1alpha1.VolumeMove{Replica: "pvc-0-0", Node: "c"} }, not: "Moves:",
 			want: []string{"No problems found."}},

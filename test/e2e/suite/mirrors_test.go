@@ -119,6 +119,31 @@ var _ = Describe("A pod that writes to a volume with two replicas", func() {
 		r.same(ctx)
 	}, SpecTimeout(25*time.Minute))
 
+	It("finds everything acknowledged on another node while its own stays off, which stored no replica", full, thirdNode, func(ctx SpecContext) {
+		r := onTwo(ctx, "away")
+		without := r.thirdOf()
+		r.writtenBy(ctx, "writer", without)
+		r.acks.goOn(ctx, 50, time.Minute)
+
+		By("powering off the pod's node, for good as far as the volume is concerned")
+		ended := weftContainers(ctx, without)
+		DeferCleanup(func(ctx context.Context) {
+			Expect(machines.PowerOn(without)).To(Succeed())
+			outOfService(ctx, without, false)
+			nodesReady(ctx)
+			weftReady(ctx, ended)
+		})
+		Expect(machines.PowerOff(without)).To(Succeed())
+		outOfService(ctx, without, true)
+		Expect(client.IgnoreNotFound(cluster.Delete(ctx, r.pod, client.GracePeriodSeconds(0)))).To(Succeed())
+		r.pod = runningWithin(ctx, newPod(ctx, r.claim, "second", r.volume.Spec.Members[0].Node), 2*podTime)
+		r.whole(ctx)
+		r.acks.nothingLost(ctx, r.pod)
+		r.equal(ctx, r.pod)
+		r.pod = runPod(ctx, r.claim, "third", r.volume.Spec.Members[1].Node)
+		r.acks.nothingLost(ctx, r.pod)
+	}, SpecTimeout(25*time.Minute))
+
 	It("waits while a replica is lost and the API server does not answer, and goes on when it does", full, func(ctx SpecContext) {
 		r := writtenOnTwo(ctx, "frozen")
 		before := r.acks.count()

@@ -180,6 +180,27 @@ func (r *replicated) goesOnWithout(ctx context.Context, node string) {
 	event(ctx, r.claim, "the replica on node "+node+" "+byBitmap)
 }
 
+// thirdOf three nodes is the one that stores no replica of the volume.
+func (r *replicated) thirdOf() string {
+	GinkgoHelper()
+	Expect(len(nodes)).To(BeNumerically(">=", 3), "start the lab with NODES=3")
+	return slices.DeleteFunc(slices.Clone(nodes), func(node string) bool {
+		return slices.ContainsFunc(r.volume.Spec.Members, func(m v1alpha1.VolumeMember) bool { return m.Node == node })
+	})[0]
+}
+
+// replacedAfterAMinute is a replica of the volume that is lost.
+func (r *replicated) replacedAfterAMinute(ctx context.Context) {
+	GinkgoHelper()
+	Eventually(ctx, func(ctx context.Context) error {
+		if err := cluster.Get(ctx, client.ObjectKeyFromObject(r.volume), r.volume); err != nil {
+			return err
+		}
+		r.volume.Spec.ReplaceLostReplicaAfterMinutes = 1
+		return cluster.Update(ctx, r.volume)
+	}).Should(Succeed())
+}
+
 var _ = Describe("A volume with two replicas", func() {
 	It("goes on without a node that serves one, takes it back, and has both equal in the end", full, func(ctx SpecContext) {
 		r := writtenOnTwo(ctx, "two")
@@ -188,11 +209,8 @@ var _ = Describe("A volume with two replicas", func() {
 	}, SpecTimeout(25*time.Minute))
 
 	It("goes on without either of its nodes, one after the other, under a pod on a third, and has both equal after each", full, thirdNode, func(ctx SpecContext) {
-		Expect(len(nodes)).To(BeNumerically(">=", 3), "start the lab with NODES=3")
 		r := onTwo(ctx, "third")
-		without := slices.DeleteFunc(slices.Clone(nodes), func(node string) bool {
-			return slices.ContainsFunc(r.volume.Spec.Members, func(m v1alpha1.VolumeMember) bool { return m.Node == node })
-		})[0]
+		without := r.thirdOf()
 		for _, member := range r.volume.Spec.Members {
 			r.writtenBy(ctx, "writer-"+member.Node, without)
 			r.goesOnWithout(ctx, member.Node)
@@ -200,6 +218,47 @@ var _ = Describe("A volume with two replicas", func() {
 			remove(ctx, r.pod)
 		}
 	}, SpecTimeout(40*time.Minute))
+
+	It("gets a new replica on a third node when one of its nodes stays off, which has nothing of it left once it is back", full, thirdNode, func(ctx SpecContext) {
+		r := onTwo(ctx, "replaced")
+		third := r.thirdOf()
+		stays, lost := r.volume.Spec.Members[0], r.volume.Spec.Members[1]
+		r.replacedAfterAMinute(ctx)
+		r.writtenBy(ctx, "writer", third)
+		file := replicaFile(ctx, lost)
+
+		By("powering off " + lost.Node)
+		ended := weftContainers(ctx, lost.Node)
+		off := r.acks.count()
+		DeferCleanup(func(ctx context.Context) { Expect(machines.PowerOn(lost.Node)).To(Succeed()) })
+		Expect(machines.PowerOff(lost.Node)).To(Succeed())
+		r.loses(ctx, lost.Node)
+		r.acks.goOnNow(ctx)
+		event(ctx, r.claim, "the replica on node "+lost.Node+" is lost, and is replaced by a new one")
+		Eventually(ctx, func(g Gomega, ctx context.Context) {
+			g.Expect(cluster.Get(ctx, client.ObjectKeyFromObject(r.volume), r.volume)).To(Succeed())
+			g.Expect(r.volume.Spec.Move).To(BeNil())
+			g.Expect(r.volume.Spec.Members).To(HaveLen(2))
+			g.Expect(r.volume.Spec.Members[0].Name).To(Equal(stays.Name))
+			g.Expect(r.volume.Spec.Members[1].Node).To(Equal(third))
+		}).WithTimeout(10 * time.Minute).WithPolling(time.Second).Should(Succeed())
+		Expect(inSync(ctx, r.volume)).To(HaveLen(2))
+		r.acks.goOnNow(ctx)
+		r.acks.pause("while a lost replica was replaced", off)
+
+		By("powering it on")
+		Expect(machines.PowerOn(lost.Node)).To(Succeed())
+		nodesReady(ctx)
+		weftReady(ctx, ended)
+		Eventually(ctx, func(ctx context.Context) bool {
+			return apierrors.IsNotFound(cluster.Get(ctx, client.ObjectKey{Name: lost.Name}, &v1alpha1.NvmfReplica{}))
+		}).WithTimeout(2*time.Minute).WithPolling(time.Second).Should(BeTrue(), "the former replica is deleted")
+		Eventually(ctx, func(ctx context.Context) (string, error) {
+			return tryOn(ctx, lost.Node, `ls %s 2>/dev/null || true`, file)
+		}).
+			WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(BeEmpty())
+		r.same(ctx)
+	}, SpecTimeout(30*time.Minute))
 })
 
 // move the only replica of a volume to a node, and wait until it is there, and only there.

@@ -36,6 +36,9 @@ const (
 	DeviceClass = "deviceClass"
 	// Replicas of each volume, 1 or 2. Default: 1.
 	Replicas = "replicas"
+	// ReplaceLostReplicaAfter is how long a replica of a volume may be lost before it is replaced. Default:
+	// v1alpha1.DefaultReplaceLostMinutes.
+	ReplaceLostReplicaAfter = "replaceLostReplicaAfter"
 	// Zones whose nodes may hold the volumes, separated by commas. Default: all of the target's.
 	Zones = "zones"
 	// ZoneLabel is the node label whose values are zones. Default: topology.kubernetes.io/zone.
@@ -68,8 +71,11 @@ const (
 	maxCtrlLossTimeout = v1alpha1.MaxCtrlLossTimeoutSeconds * time.Second
 )
 
-// forever is how people write a ctrlLossTimeout without end.
-const forever = "forever"
+// forever is how people write a ctrlLossTimeout without end, and never a replaceLostReplicaAfter.
+const (
+	forever = "forever"
+	never   = "never"
+)
 
 // Ways to place volumes. The words are those of a Service's trafficDistribution.
 const (
@@ -109,6 +115,8 @@ type Parameters struct {
 	QoS *v1alpha1.VolumeQoS
 	// Replicas, 0 when not given.
 	Replicas int32
+	// ReplaceLostReplicaAfterMinutes, v1alpha1.ReplaceLostNever for never, 0 when not given. It may change later.
+	ReplaceLostReplicaAfterMinutes int32
 	// DeviceClass, empty when not given.
 	DeviceClass string
 	// Zones, sorted; none when not given.
@@ -133,14 +141,20 @@ type setter struct {
 // setters of all that users may write, in the order in which they are listed to them.
 var setters = slices.Concat(fixedSetters, qosSetters)
 
-// replicasSetter sets what may change later, too.
-var replicasSetter = setter{Replicas, func(p *Parameters, v string) (err error) {
-	p.Replicas, err = integer(Replicas, v, 1, v1alpha1.MaxReplicas)
-	return err
-}}
+// replicaSetters set what may change later, too.
+var replicaSetters = []setter{
+	{Replicas, func(p *Parameters, v string) (err error) {
+		p.Replicas, err = integer(Replicas, v, 1, v1alpha1.MaxReplicas)
+		return err
+	}},
+	{ReplaceLostReplicaAfter, func(p *Parameters, v string) (err error) {
+		p.ReplaceLostReplicaAfterMinutes, err = replaceLostAfter(v)
+		return err
+	}},
+}
 
 // mutableSetters of all that a VolumeAttributesClass may have.
-var mutableSetters = append([]setter{replicasSetter}, qosSetters...)
+var mutableSetters = slices.Concat(replicaSetters, qosSetters)
 
 // fixedSetters are those of what is settled when a volume is made.
 var fixedSetters = []setter{
@@ -167,7 +181,7 @@ var fixedSetters = []setter{
 		p.CtrlLossTimeoutSeconds, err = ctrlLossTimeout(v)
 		return err
 	}},
-	replicasSetter,
+	replicaSetters[0], replicaSetters[1],
 	{DeviceClass, func(p *Parameters, v string) error {
 		if len(validation.IsDNS1123Label(v)) > 0 {
 			return fmt.Errorf("%s: %q is not the name of a device class; use a name from devices.classes of the target", DeviceClass, v)
@@ -301,6 +315,19 @@ func ctrlLossTimeout(v string) (int32, error) {
 			int(minCtrlLossTimeout.Seconds()), v1alpha1.MaxCtrlLossTimeoutSeconds, forever)
 	}
 	return int32(d / time.Second), nil
+}
+
+// replaceLostAfter reads a duration of whole minutes (30m, 2h), or never.
+func replaceLostAfter(v string) (int32, error) {
+	if v == never {
+		return v1alpha1.ReplaceLostNever, nil
+	}
+	d, err := time.ParseDuration(v)
+	if err != nil || d < time.Minute || d > v1alpha1.MaxReplaceLostMinutes*time.Minute || d%time.Minute != 0 {
+		return 0, fmt.Errorf("%s: %q is not a duration of whole minutes from 1m to %dh; use one such as %dm, or %s", ReplaceLostReplicaAfter, v,
+			v1alpha1.MaxReplaceLostMinutes/60, v1alpha1.DefaultReplaceLostMinutes, never)
+	}
+	return int32(d / time.Minute), nil
 }
 
 // zones are values of the zone label.

@@ -85,7 +85,7 @@ func TestParseSaysWhatToWriteInstead(t *testing.T) {
 		"nothing":                      {nil, []string{"target is required; set it to the name of an NvmfTarget"}},
 		"empty target":                 {map[string]string{Target: ""}, []string{"target is empty"}},
 		"replicas":                     {map[string]string{Target: "t", "replicas": "3"}, []string{`replicas: "3" is not a whole number from 1 to 2`}},
-		"unknown":                      {map[string]string{Target: "t", "copies": "3"}, []string{`"copies" is unknown; supported parameters: target, transport, ioQueues, queueDepth, ctrlLossTimeout, replicas, deviceClass, zones, zoneLabel, placement, encrypted, csi.storage.k8s.io/fstype`}},
+		"unknown":                      {map[string]string{Target: "t", "copies": "3"}, []string{`"copies" is unknown; supported parameters: target, transport, ioQueues, queueDepth, ctrlLossTimeout, replicas, replaceLostReplicaAfter, deviceClass, zones, zoneLabel, placement, encrypted, csi.storage.k8s.io/fstype`}},
 		"wrong case":                   {map[string]string{Target: "t", "ioqueues": "3"}, []string{`"ioqueues" is unknown; use ioQueues`}},
 		"lower-case transport":         {map[string]string{Target: "t", Transport: "tcp"}, []string{`"tcp" is not a transport; use TCP, RDMA, or RDMA,TCP for both`}},
 		"empty transport":              {map[string]string{Target: "t", Transport: ""}, []string{`"" is not a transport; use TCP, RDMA`}},
@@ -232,21 +232,33 @@ func TestDifferencesOfTransports(t *testing.T) {
 func TestParseMutable(t *testing.T) {
 	for name, tc := range map[string]struct {
 		in   map[string]string
-		want *v1alpha1.VolumeQoS
-		// replicas that are wanted.
-		replicas int32
-		says     string
+		want Mutable
+		says string
 	}{
-		"nothing":           {nil, nil, 0, ""},
-		"limits":            {map[string]string{"iops": "3000", "readBandwidth": "1Mi"}, &v1alpha1.VolumeQoS{IOPS: new(int64(3000)), ReadBandwidthMiBps: new(int64(1))}, 0, ""},
-		"replicas":          {map[string]string{"replicas": "2"}, nil, 2, ""},
-		"too many replicas": {map[string]string{"replicas": "3"}, nil, 0, `replicas: "3" is not a whole number from 1 to 2`},
-		"between steps":     {map[string]string{"iops": "2500"}, nil, 0, "VolumeAttributesClass parameters: iops: \"2500\" is not a multiple of 1000"},
-		"fixed for good":    {map[string]string{"transport": "TCP"}, nil, 0, "supported parameters: replicas, iops, bandwidth, readBandwidth, writeBandwidth"},
+		"nothing":           {nil, Mutable{}, ""},
+		"limits":            {map[string]string{"iops": "3000", "readBandwidth": "1Mi"}, Mutable{QoS: &v1alpha1.VolumeQoS{IOPS: new(int64(3000)), ReadBandwidthMiBps: new(int64(1))}}, ""},
+		"replicas":          {map[string]string{"replicas": "2"}, Mutable{Replicas: 2}, ""},
+		"too many replicas": {map[string]string{"replicas": "3"}, Mutable{}, `replicas: "3" is not a whole number from 1 to 2`},
+		"replaced later":    {map[string]string{"replaceLostReplicaAfter": "1h30m"}, Mutable{ReplaceLostReplicaAfterMinutes: 90}, ""},
+		"never replaced":    {map[string]string{"replaceLostReplicaAfter": "never"}, Mutable{ReplaceLostReplicaAfterMinutes: v1alpha1.ReplaceLostNever}, ""},
+		"between steps":     {map[string]string{"iops": "2500"}, Mutable{}, "VolumeAttributesClass parameters: iops: \"2500\" is not a multiple of 1000"},
+		"fixed for good":    {map[string]string{"transport": "TCP"}, Mutable{}, "supported parameters: replicas, replaceLostReplicaAfter, iops, bandwidth, readBandwidth, writeBandwidth"},
 	} {
-		got, replicas, err := ParseMutable(tc.in)
-		if diff := cmp.Diff(tc.want, got); diff != "" || replicas != tc.replicas || (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
+		got, err := ParseMutable(tc.in)
+		if diff := cmp.Diff(tc.want, got); diff != "" || (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
 			t.Errorf("%s: %v %s", name, err, diff)
+		}
+	}
+}
+
+func TestReplaceLostReplicaAfter(t *testing.T) {
+	for in, want := range map[string]int32{"1m": 1, "30m": 30, "2h": 120, "168h": 10080, "never": -1, "": 0, "0": 0, "59s": 0, "90s": 0, "30": 0, "168h1m": 0, "-1": 0, "-5m": 0} {
+		p, err := Parse(map[string]string{Target: "t", ReplaceLostReplicaAfter: in})
+		if (err == nil) != (want != 0) || p.ReplaceLostReplicaAfterMinutes != want {
+			t.Errorf("%q: got %d, %v", in, p.ReplaceLostReplicaAfterMinutes, err)
+		}
+		if err != nil && !strings.Contains(err.Error(), "is not a duration of whole minutes from 1m to 168h; use one such as 30m, or never") {
+			t.Errorf("%q: %v", in, err)
 		}
 	}
 }

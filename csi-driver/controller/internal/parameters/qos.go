@@ -46,14 +46,21 @@ var qosSetters = []setter{
 	}},
 }
 
-// ParseMutable reads the parameters of a VolumeAttributesClass: limits, nil without any, and the number of replicas, 0
-// when not given. All that is wrong with them is in one *Error.
-func ParseMutable(m map[string]string) (limits *v1alpha1.VolumeQoS, replicas int32, err error) {
+// Mutable parameters, which may change later.
+type Mutable struct {
+	// QoS limits, nil without any.
+	QoS *v1alpha1.VolumeQoS
+	// Replicas, and ReplaceLostReplicaAfterMinutes, as in Parameters: 0 when not given.
+	Replicas, ReplaceLostReplicaAfterMinutes int32
+}
+
+// ParseMutable reads the parameters of a VolumeAttributesClass. All that is wrong with them is in one *Error.
+func ParseMutable(m map[string]string) (Mutable, error) {
 	var p Parameters
 	if problems := apply(&p, m, mutableSetters, nil); len(problems) > 0 {
-		return nil, 0, &Error{Of: "VolumeAttributesClass", Problems: problems}
+		return Mutable{}, &Error{Of: "VolumeAttributesClass", Problems: problems}
 	}
-	return p.QoS, p.Replicas, nil
+	return Mutable{p.QoS, p.Replicas, p.ReplaceLostReplicaAfterMinutes}, nil
 }
 
 // FormatQoS writes limits in the words of a StorageClass, the same ones always as the same text:

@@ -41,7 +41,7 @@ func TestSamplesAreAccepted(t *testing.T) {
 // accept the parameters of a StorageClass or VolumeAttributesClass, which name and hold them alike.
 func accept(class storagev1.StorageClass) error {
 	if class.Kind == "VolumeAttributesClass" {
-		_, _, err := ParseMutable(class.Parameters)
+		_, err := ParseMutable(class.Parameters)
 		return err
 	}
 	_, err := Parse(OfClass(class.Parameters))

@@ -41,6 +41,8 @@ func (w *world) controller() {
 		w.publish(v, store)
 	case w.api.moving || slices.ContainsFunc(v.Members, func(m mirror.Member) bool { return m.Retired }):
 		w.move(v, store)
+	case w.faults == (faults{}): // as they are planted, they are found without it, too
+		w.replaceLost(v, store)
 	}
 }
 
@@ -139,12 +141,83 @@ func (w *world) move(v Version, store func(mirror.Record)) {
 			store(next)
 			w.backup = nil
 			w.api.moving = false
+			if w.api.lost != "" && w.api.lost == retired.Replica {
+				w.tally["replaced automatically"]++
+			}
 			w.tally["moved"]++
 		}
 	case retired == nil && mirror.Whole(v.Record):
 		if next, err := mirror.Retire(v.Record, v.Members[0].Replica); err == nil {
 			store(next)
 		}
+	}
+}
+
+// replaceLost replaces a member that is lost, as the CSI controller does after a time. What it sees of targets may have
+// changed a moment later, and how long a member was lost decides nothing, so a member is lost at any time here.
+func (w *world) replaceLost(v Version, store func(mirror.Record)) {
+	served := func(name string) bool { return w.targets[name].powered && w.linked("api", name) }
+	suspected := slices.ContainsFunc(v.Members, func(m mirror.Member) bool {
+		r := w.api.replicas[m.Replica]
+		return r == nil || r.past
+	})
+	retire := func(name string) {
+		if next, err := mirror.Retire(v.Record, name); err == nil {
+			store(next)
+		}
+	}
+	lost, is := mirror.Get(v.Record, w.api.lost)
+	by, joined := mirror.Get(v.Record, w.api.replacement)
+	switch {
+	case w.api.lost == "" && len(v.Members) > 2:
+		// One more than wanted, of a replacement that was cancelled, or that a restore forgot.
+		more := v.Members[len(v.Members)-1].Replica
+		for _, m := range v.Members {
+			if m.State != v1alpha1.MemberInSync {
+				more = m.Replica
+			}
+		}
+		retire(more)
+	case w.api.lost == "":
+		for _, m := range v.Members {
+			other := slices.ContainsFunc(v.Members, func(o mirror.Member) bool {
+				return o.Replica != m.Replica && o.State == v1alpha1.MemberInSync && !o.Suspect && served(o.Replica)
+			})
+			if m.State != v1alpha1.MemberInSync && !served(m.Replica) && other && !suspected && !w.calm && w.chance(20) {
+				w.say("%s is to be replaced", m.Replica)
+				w.api.lost, w.api.replacement = m.Replica, ""
+				w.api.bump()
+				return
+			}
+		}
+	case !is:
+		w.api.lost, w.api.replacement = "", ""
+	case lost.State == v1alpha1.MemberInSync, suspected && by.State != v1alpha1.MemberInSync,
+		joined && by.State != v1alpha1.MemberInSync && !served(by.Replica) && w.chance(20):
+		w.say("%s is not replaced any more", lost.Replica)
+		w.tally["not replaced any more"]++
+		w.api.lost, w.api.replacement = "", ""
+		w.api.bump()
+	case !joined:
+		w.add(v, store)
+	case by.State == v1alpha1.MemberInSync && !suspected:
+		retire(lost.Replica)
+	}
+}
+
+// add a replica, as the replacement of the one that is lost.
+func (w *world) add(v Version, store func(mirror.Record)) {
+	for _, name := range []string{"a", "b", "c"} {
+		_, is := mirror.Get(v.Record, name)
+		if _, exists := mirror.Get(w.api.mirror.Record, name); is || exists || w.inUse(name) {
+			continue
+		}
+		w.backup = nil // which does not know of the replica that is created
+		if next, err := mirror.Add(v.Record, w.create(name), w.now); err == nil {
+			store(next)
+			w.api.replacement = name
+		}
+		return
 	}
 }
 

@@ -54,6 +54,8 @@ type api struct {
 	wish, node string
 	since      time.Time
 	moving     bool
+	// lost is a member that the controller replaces, and replacement the one that it has added for that.
+	lost, replacement string
 	// mover: the attachment is one that no pod uses.
 	mover bool
 }

@@ -1,0 +1,468 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	testingclock "k8s.io/utils/clock/testing"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/mirror"
+)
+
+// limit after which a lost replica is replaced by default.
+const limit = v1alpha1.DefaultReplaceLostMinutes * time.Minute
+
+// newHeld is a volume with two replicas that a pod uses, of a target with so many nodes.
+func newHeld(t *testing.T, nodes int) *moves {
+	t.Helper()
+	m := newMoves(t, nodes)
+	m.id = newMirrored(t, m.service(), m.st, "v")
+	hold(t, m.service(), m.id, newHost(t, "host"))
+	return m
+}
+
+// alive says of a storage node what the operator does.
+func (m *moves) alive(node string, is metav1.ConditionStatus) {
+	m.t.Helper()
+	setNodeStatus(m.t, node, func(s *v1alpha1.NvmfNodeStatus) {
+		meta.SetStatusCondition(&s.Conditions, condition(v1alpha1.ConditionAgentAlive, is, v1alpha1.ReasonAgentSilent, ""))
+	})
+	for _, s := range m.lives {
+		seen(m.t, s, m.st)
+	}
+}
+
+// down is the node of a replica, whose loss the holder records.
+func (m *moves) down(name string) {
+	m.t.Helper()
+	node := replicaOf(m.t, name).Spec.Node
+	silence(m.t, node)
+	m.alive(node, metav1.ConditionFalse)
+	m.out(name)
+}
+
+// out is a replica by the record: the holder has lost it.
+func (m *moves) out(name string) {
+	m.t.Helper()
+	m.dropped = append(m.dropped, name)
+	m.until(func(g Gomega) {
+		g.Expect(mirror.StateOf(mirrorOf(m.t, m.id).Spec, name)).NotTo(Equal(v1alpha1.MemberInSync))
+	})
+}
+
+// up is the node of a replica again.
+func (m *moves) up(name string) {
+	m.t.Helper()
+	node := replicaOf(m.t, name).Spec.Node
+	agents[node].Start(m.t.Context())
+	m.alive(node, metav1.ConditionTrue)
+	m.dropped = slices.DeleteFunc(m.dropped, func(dropped string) bool { return dropped == name })
+}
+
+// later it is for the service.
+func (m *moves) later(by time.Duration) {
+	for _, s := range m.lives {
+		s.clock = testingclock.NewFakePassiveClock(time.Now().Add(by))
+	}
+}
+
+// stays as it is: neither the replicas nor the wishes about them change.
+func (m *moves) stays(says string) {
+	m.t.Helper()
+	before := volume(m.t, m.id).Spec.Members
+	for range 2 * len(m.lives) {
+		_ = m.lives[0].arrange(m.t.Context(), m.id)
+		m.lives[0], m.lives[1] = m.lives[1], m.lives[0]
+		m.keep()
+		m.safe()
+	}
+	NewWithT(m.t).Eventually(func(g Gomega) {
+		g.Expect(m.service().arrange(m.t.Context(), m.id)).To(Succeed())
+		now := volume(m.t, m.id).Spec
+		g.Expect(now.Members).To(Equal(before))
+		g.Expect(now.Move).To(BeNil())
+		g.Expect(now.Waiting).To(ContainSubstring(says))
+	}).WithTimeout(enough).Should(Succeed())
+}
+
+// A replica whose node stays down is replaced after the limit, and deleted when the node is back.
+func TestALostReplicaIsReplaced(t *testing.T) {
+	m := newHeld(t, 3)
+	was := volume(t, m.id).Spec.Members[0]
+	m.down(was.Name)
+	m.later(limit - time.Minute)
+	m.stays("")
+	m.later(limit + time.Minute)
+	m.stage(func() bool { return volume(t, m.id).Spec.Move != nil })
+	g := NewWithT(t)
+	g.Expect(*volume(t, m.id).Spec.Move).To(Equal(v1alpha1.VolumeMove{Replica: was.Name, Reason: v1alpha1.MoveReplicaLost}))
+	m.until(func(g Gomega) {
+		g.Expect(volume(t, m.id).Spec.Move).To(BeNil())
+		g.Expect(mirror.InSync(mirrorOf(t, m.id).Spec)).To(Equal([]string{m.id + "-1", m.id + "-2"}))
+	})
+	if volumes, _ := holds(t, was.Node); !slices.Contains(volumes, was.UUID) {
+		t.Error("the lost replica is gone before its node could say who is connected")
+	}
+	m.up(was.Name)
+	m.until(m.has(m.id+"-1", m.id+"-2"))
+	erased(t, was.Node, was.UUID)
+}
+
+// Nothing but what the watches tell, and time, has a lost replica replaced.
+func TestSettleReplacesALostReplica(t *testing.T) {
+	m := newHeld(t, 3)
+	m.edit(func(spec *v1alpha1.NvmfVolumeSpec) { spec.ReplaceLostReplicaAfterMinutes = 1 })
+	m.down(m.id + "-0")
+	m.later(2 * time.Minute)
+	g := NewWithT(t)
+	g.Eventually(func(g Gomega) {
+		g.Expect(m.service().settle(t.Context(), m.id)).To(Succeed())
+		m.safe()
+		m.keep()
+		g.Expect(mirror.InSync(mirrorOf(t, m.id).Spec)).To(Equal([]string{m.id + "-1", m.id + "-2"}))
+		g.Expect(volume(t, m.id).Spec.Move).To(BeNil())
+	}).WithTimeout(enough).Should(Succeed())
+}
+
+// A lost replica that is in sync again before its replacement stays, whatever was done for that, and nothing is left
+// of it.
+func TestALostReplicaThatReturnsFirstStays(t *testing.T) {
+	for name, reached := range map[string]func(*moves) bool{
+		"when it is requested":        func(m *moves) bool { return volume(m.t, m.id).Spec.Move != nil },
+		"while the replica is made":   func(m *moves) bool { return replicaOf(m.t, m.id+"-2") != nil },
+		"when the replica is listed":  func(m *moves) bool { return len(volume(m.t, m.id).Spec.Members) == 3 },
+		"while the replica is filled": func(m *moves) bool { return joined(&mirrorOf(m.t, m.id).Spec, m.id+"-2") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newHeld(t, 3)
+			m.down(m.id + "-0")
+			m.later(limit + time.Minute)
+			m.stage(func() bool { return reached(m) })
+			m.dropped = append(m.dropped, m.id+"-2") // it is filled for as long as the other one takes
+			m.up(m.id + "-0")
+			m.until(m.has(m.id+"-0", m.id+"-1"))
+		})
+	}
+}
+
+// Once its replacement has everything, the lost replica leaves, also if it returns at that moment.
+func TestALostReplicaThatReturnsLateLeaves(t *testing.T) {
+	for name, reached := range map[string]func(*moves) bool{
+		"when the replacement is in sync": func(m *moves) bool {
+			return mirror.StateOf(mirrorOf(m.t, m.id).Spec, m.id+"-2") == v1alpha1.MemberInSync
+		},
+		"when it is retired": func(m *moves) bool {
+			is, joined := mirror.Get(mirrorOf(m.t, m.id).Spec, m.id+"-0")
+			return is.Retired || !joined
+		},
+		"when it is removed": func(m *moves) bool { return !joined(&mirrorOf(m.t, m.id).Spec, m.id+"-0") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newHeld(t, 3)
+			m.down(m.id + "-0")
+			m.later(limit + time.Minute)
+			m.stage(func() bool { return reached(m) })
+			m.up(m.id + "-0")
+			m.until(m.has(m.id+"-1", m.id+"-2"))
+		})
+	}
+}
+
+// What a person would look at before: nothing is begun.
+func TestALostReplicaIsNotReplaced(t *testing.T) {
+	for name, tc := range map[string]struct {
+		nodes int
+		doubt func(m *moves)
+		says  string
+	}{
+		"never": {3, func(m *moves) {
+			m.edit(func(spec *v1alpha1.NvmfVolumeSpec) { spec.ReplaceLostReplicaAfterMinutes = -1 })
+		}, ""},
+		"later": {3, func(m *moves) {
+			m.edit(func(spec *v1alpha1.NvmfVolumeSpec) { spec.ReplaceLostReplicaAfterMinutes = 60 })
+		}, ""},
+		"for lack of a node":           {2, func(*moves) {}, "has been lost since"},
+		"while a restore is suspected": {3, func(m *moves) { m.suspects(0, metav1.ConditionTrue, v1alpha1.ReasonRestoreSuspected) }, "suspects that the API was restored"},
+		"while the other's node is silent": {3, func(m *moves) {
+			node := replicaOf(m.t, m.id+"-1").Spec.Node
+			silence(m.t, node)
+			m.alive(node, metav1.ConditionFalse)
+		}, "no other replica is in sync and served"},
+		"when its agent answers again": {3, func(m *moves) { m.alive(replicaOf(m.t, m.id+"-0").Spec.Node, metav1.ConditionTrue) }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newHeld(t, tc.nodes)
+			m.down(m.id + "-0")
+			tc.doubt(m)
+			m.later(limit + time.Minute)
+			m.stays(tc.says)
+		})
+	}
+}
+
+// A replica that is out, while its node serves it, may be one that a kernel went on with alone: it is left to a person.
+func TestAReplicaThatIsServedIsNotReplaced(t *testing.T) {
+	m := newHeld(t, 3)
+	m.out(m.id + "-0")
+	NewWithT(t).Eventually(func(g Gomega) {
+		_, err := m.service().follow(t.Context(), volume(t, m.id))
+		g.Expect(err).NotTo(HaveOccurred())
+		m.keep()
+		rep := replicaOf(t, m.id+"-0")
+		g.Expect(rep.Spec.Hosts).NotTo(BeEmpty())
+		g.Expect(meta.IsStatusConditionTrue(rep.Status.Conditions, v1alpha1.ConditionExported)).To(BeTrue())
+		g.Expect(rep.Admitted(rep.Spec.Hosts[0].NQN)).NotTo(BeNil())
+	}).WithTimeout(enough).Should(Succeed())
+	m.later(100 * limit)
+	m.stays("")
+}
+
+// A node that is silent for a moment, long after its replica was lost, has the time begin then.
+func TestTheTimeBeginsWhenTheNodeIsDown(t *testing.T) {
+	m := newHeld(t, 3)
+	m.out(m.id + "-0")
+	is := mirrorOf(t, m.id)
+	long := metav1.NewTime(time.Now().Add(-10 * limit).Truncate(time.Second))
+	is.Spec.Members[0].Since = &long
+	if err := api.Update(t.Context(), is); err != nil {
+		t.Fatal(err)
+	}
+	node := replicaOf(t, m.id+"-0").Spec.Node
+	silence(t, node)
+	m.alive(node, metav1.ConditionFalse)
+	m.later(limit / 2)
+	m.stays("")
+	m.later(limit + time.Minute)
+	m.until(func(g Gomega) {
+		g.Expect(mirror.InSync(mirrorOf(t, m.id).Spec)).To(Equal([]string{m.id + "-1", m.id + "-2"}))
+	})
+}
+
+// A replica whose drive was given up is replaced at once.
+func TestAReplicaWithoutItsDataIsReplacedAtOnce(t *testing.T) {
+	m := newHeld(t, 3)
+	was := volume(t, m.id).Spec.Members[1]
+	silence(t, was.Node)
+	agents[was.Node].Lose(was.UUID)
+	agents[was.Node].Start(t.Context())
+	NewWithT(t).Eventually(func() bool { return lostData(replicaOf(t, was.Name)) }).WithTimeout(enough).Should(BeTrue())
+	m.dropped = append(m.dropped, was.Name)
+	m.until(m.has(m.id+"-0", m.id+"-2"))
+}
+
+// A replacement that is lost itself is given up, and another node gets the replica.
+func TestALostReplacementIsReplaced(t *testing.T) {
+	m := newHeld(t, 4)
+	m.down(m.id + "-0")
+	m.later(limit + time.Minute)
+	m.dropped = append(m.dropped, m.id+"-2")
+	m.stage(func() bool { return joined(&mirrorOf(t, m.id).Spec, m.id+"-2") })
+	second := replicaOf(t, m.id+"-2").Spec.Node
+	silence(t, second)
+	m.alive(second, metav1.ConditionFalse)
+	m.until(func(g Gomega) {
+		g.Expect(mirror.InSync(mirrorOf(t, m.id).Spec)).To(Equal([]string{m.id + "-1", m.id + "-3"}))
+		g.Expect(volume(t, m.id).Spec.Move).To(BeNil())
+		g.Expect(volume(t, m.id).Spec.Members).To(HaveLen(2))
+	})
+	if third := replicaOf(t, m.id+"-3").Spec.Node; third == second {
+		t.Errorf("it is on node %s again, which is down", third)
+	}
+	m.up(m.id + "-0")
+	m.up(m.id + "-2")
+	m.until(m.has(m.id+"-1", m.id+"-3"))
+}
+
+// A person who asks for a move of the replica has it, whatever the service would do.
+func TestAMoveOfAPersonIsNotCancelled(t *testing.T) {
+	m := newHeld(t, 3)
+	m.down(m.id + "-0")
+	m.move(m.id+"-0", "")
+	m.later(limit + time.Minute)
+	m.stage(func() bool { return len(volume(t, m.id).Spec.Members) == 3 })
+	m.up(m.id + "-0")
+	m.until(m.has(m.id+"-1", m.id+"-2"))
+}
+
+// While the agent of a replica suspects a restore of the API, the record may be wrong: a replacement that has begun is
+// given up, and of one that is complete, the lost replica does not leave before the restore is declared.
+func TestNoLostReplicaLeavesWhileARestoreIsSuspected(t *testing.T) {
+	t.Run("while the replacement is filled", func(t *testing.T) {
+		m := newHeld(t, 3)
+		m.down(m.id + "-0")
+		m.later(limit + time.Minute)
+		m.dropped = append(m.dropped, m.id+"-2")
+		m.stage(func() bool { return joined(&mirrorOf(t, m.id).Spec, m.id+"-2") })
+		m.suspects(0, metav1.ConditionTrue, v1alpha1.ReasonRestoreSuspected)
+		m.until(func(g Gomega) {
+			g.Expect(volume(t, m.id).Spec.Move).To(BeNil())
+			g.Expect(volume(t, m.id).Spec.Members).To(HaveLen(2))
+			g.Expect(joined(&mirrorOf(t, m.id).Spec, m.id+"-0")).To(BeTrue())
+		})
+		m.stays("suspects that the API was restored")
+	})
+	t.Run("when the replacement is in sync", func(t *testing.T) {
+		m := newHeld(t, 3)
+		m.down(m.id + "-0")
+		m.later(limit + time.Minute)
+		m.stage(func() bool { return joined(&mirrorOf(t, m.id).Spec, m.id+"-2") })
+		m.suspects(0, metav1.ConditionTrue, v1alpha1.ReasonRestoreSuspected)
+		is := mirrorOf(t, m.id)
+		for i := range is.Spec.Members {
+			if is.Spec.Members[i].Replica == m.id+"-2" {
+				is.Spec.Members[i].State = v1alpha1.MemberInSync
+			}
+		}
+		is.Spec.Epoch++
+		g := NewWithT(t)
+		g.Expect(api.Update(t.Context(), is)).To(Succeed())
+		for range 5 {
+			g.Expect(m.service().arrange(t.Context(), m.id)).To(Succeed())
+			m.keep()
+			m.safe()
+		}
+		former, joined := mirror.Get(mirrorOf(t, m.id).Spec, m.id+"-0")
+		g.Expect(joined).To(BeTrue())
+		g.Expect(former.Retired).To(BeFalse())
+		m.suspects(0, metav1.ConditionFalse, v1alpha1.ReasonAsExpected)
+		m.until(func(g Gomega) {
+			g.Expect(mirror.InSync(mirrorOf(t, m.id).Spec)).To(Equal([]string{m.id + "-1", m.id + "-2"}))
+			g.Expect(volume(t, m.id).Spec.Move).To(BeNil())
+		})
+	})
+}
+
+// A service that is killed at any moment, and another that takes over, complete the replacement.
+func TestReplacementsThatAreInterrupted(t *testing.T) {
+	for name, untold := range map[string]bool{"killed": false, "the last write stored": true} {
+		t.Run(name, func(t *testing.T) {
+			m := newHeld(t, 3)
+			m.down(m.id + "-0")
+			m.later(limit + time.Minute)
+			m.mortal(untold)
+			m.until(func(g Gomega) {
+				g.Expect(volume(t, m.id).Spec.Move).To(BeNil())
+				g.Expect(mirror.InSync(mirrorOf(t, m.id).Spec)).To(Equal([]string{m.id + "-1", m.id + "-2"}))
+			})
+		})
+	}
+}
+
+// Two services that act at once make one replacement, also while the lost replica comes and goes.
+func TestTwoServicesReplaceAReplicaOnce(t *testing.T) {
+	m := newHeld(t, 3)
+	m.down(m.id + "-0")
+	m.later(limit + time.Minute)
+	ctx, stop := context.WithCancel(t.Context())
+	var both sync.WaitGroup
+	for _, s := range m.lives {
+		both.Go(func() {
+			for ctx.Err() == nil {
+				_ = s.arrange(ctx, m.id) // what it finds is tried again
+			}
+		})
+	}
+	NewWithT(t).Eventually(func(g Gomega) {
+		m.safe()
+		m.keep()
+		now := volume(t, m.id).Spec
+		g.Expect(now.Move).To(BeNil())
+		g.Expect(mirror.InSync(mirrorOf(t, m.id).Spec)).To(Equal([]string{m.id + "-1", m.id + "-2"}))
+		g.Expect(now.Members).To(HaveLen(2))
+	}).WithTimeout(enough).WithPolling(time.Millisecond).Should(Succeed())
+	stop()
+	both.Wait()
+	m.up(m.id + "-0")
+	m.until(m.has(m.id+"-1", m.id+"-2"))
+}
+
+// As long as the zone of a lost replica is down, its replacement does not go to that of the other one.
+func TestALostReplicaIsReplacedInAnotherZone(t *testing.T) {
+	for name, tc := range map[string]struct {
+		racks []string
+		says  string
+	}{
+		"there is a third":       {[]string{"a", "b", "b", "c"}, ""},
+		"there is no other zone": {[]string{"a", "b", "b", "b"}, "no node in another zone"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := movesOf(t, newRacks(t, tc.racks...))
+			inRacks(t, m, "2", "")
+			hold(t, m.service(), m.id, newHost(t, "host"))
+			var inA string // the only node of its rack
+			for i, member := range volume(t, m.id).Spec.Members {
+				if m.nodesOf()[i] == 0 {
+					inA = member.Name
+				}
+			}
+			if tc.says == "" { // the replicas are in the racks b and c, and that of c is lost
+				for i, member := range volume(t, m.id).Spec.Members {
+					if m.nodesOf()[i] == 3 {
+						inA = member.Name
+					}
+				}
+			}
+			m.down(inA)
+			m.later(limit + time.Minute)
+			if tc.says != "" {
+				m.stays(tc.says)
+				return
+			}
+			m.until(func(g Gomega) { g.Expect(m.nodesOf()).To(ConsistOf(0, 2)) })
+		})
+	}
+}
+
+// The limit comes from the class, and changes with the VolumeAttributesClass.
+func TestTheLimitIsThatOfTheClass(t *testing.T) {
+	m := newMoves(t, 2)
+	req := mirroredRequest(m.st, own(t, "v"), gi)
+	req.Parameters["replaceLostReplicaAfter"] = "never"
+	g := NewWithT(t)
+	_, err := m.service().CreateVolume(within(t, enough), req)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(volume(t, req.Name).Spec.ReplaceLostReplicaAfterMinutes).To(BeEquivalentTo(v1alpha1.ReplaceLostNever))
+	_, ever := volume(t, req.Name).ReplaceLostAfter()
+	g.Expect(ever).To(BeFalse())
+	modify := func(parameters map[string]string) {
+		_, err := m.service().ControllerModifyVolume(within(t, enough), &csi.ControllerModifyVolumeRequest{VolumeId: req.Name, MutableParameters: parameters})
+		g.Expect(err).NotTo(HaveOccurred())
+	}
+	modify(map[string]string{"replaceLostReplicaAfter": "2h"})
+	modify(map[string]string{"replicas": "2"}) // which says nothing of it
+	after, ever := volume(t, req.Name).ReplaceLostAfter()
+	g.Expect(ever).To(BeTrue())
+	g.Expect(after).To(Equal(2 * time.Hour))
+}
+
+// After a restore of the API, a replica that was created since is not known any more, and may be the only one that has
+// everything. Its name is not given to another one, which its record would be taken to mean.
+func TestNoReplicaGetsTheNameOfAnother(t *testing.T) {
+	m := newMoves(t, 2)
+	m.id = newVolume(t, m.service(), m.st, "v")
+	m.service().suffix = randomSuffix
+	g := NewWithT(t)
+	a, err := m.service().survey(t.Context(), m.id)
+	g.Expect(err).NotTo(HaveOccurred())
+	first, err := m.service().newMember(t.Context(), a)
+	g.Expect(err).NotTo(HaveOccurred())
+	again, err := m.service().newMember(t.Context(), a)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(first.Name).To(MatchRegexp("^" + m.id + "-1-[0-9a-f]{6}$"))
+	g.Expect(again.Name).NotTo(Equal(first.Name))
+	a.names = append(a.names, first.Name)
+	g.Expect(lastReplica(a)).To(Equal(1))
+	third, err := m.service().newMember(t.Context(), a)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(third.Name).To(HavePrefix(m.id + "-2-"))
+}
