@@ -247,7 +247,7 @@ func TestStatus(t *testing.T) {
 				s.volumes[0].Spec.Replicas, s.volumes[0].Spec.Waiting = 2, "no node has room"
 				s.volumes[2].Spec.Waiting = "of another node"
 			},
-			want: []string{"cannot change yet:\nVOLUME REPLICAS REQUESTED WAITING\nnv/pvc-0 1 2 no node has room\n", "No problems found."}, not: "of another node"},
+			want: []string{"wait for a replica:\nVOLUME REPLICAS REQUESTED WAITING\nnv/pvc-0 1 2 no node has room\n", "No problems found."}, not: "of another node"},
 		"keys that are older than they should be": {
 			about: "a",
 			change: func(s *status) {
