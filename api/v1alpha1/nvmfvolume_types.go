@@ -244,7 +244,7 @@ type VolumeMove struct {
 // +kubebuilder:validation:Enum=ReplicaLost
 type MoveReason string
 
-// MoveReplicaLost: the replica is lost, and is being replaced.
+// MoveReplicaLost says that the replica is lost, and is being replaced.
 const MoveReplicaLost MoveReason = "ReplicaLost"
 
 // ReplaceLostAfter is how long a replica of the volume may be lost before it is replaced, and whether it ever is.

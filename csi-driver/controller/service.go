@@ -46,7 +46,8 @@ type Service struct {
 	mirrors      *objects[v1alpha1.NvmfMirror, *v1alpha1.NvmfMirror]
 	snapshots    *objects[v1alpha1.NvmfSnapshot, *v1alpha1.NvmfSnapshot]
 	reservations *reservations
-	// grace is confirmGrace, delay settleDelay, reportAge the constant of that name, and suffix randomSuffix, but in tests.
+	// grace is confirmGrace, delay settleDelay, reportAge the constant of that name, and suffix randomSuffix, but in
+	// tests.
 	grace, delay, reportAge time.Duration
 	suffix                  func() string
 	clock                   clock.PassiveClock

@@ -48,9 +48,10 @@ func (c *Clearing) Use(e engine.Engine, pools []engine.Pool) {
 		}
 	}
 	select {
-	case c.next <- next:
-	default: // it looks soon, at the same ones or, after the next reconciliation, at these
+	case <-c.next:
+	default:
 	}
+	c.next <- next // there is room: nobody else puts anything there
 }
 
 // Start clears until ctx ends, and ends when nothing is being cleared any more.

@@ -3,8 +3,10 @@
 package spdk
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/go-logr/logr"
@@ -47,10 +49,10 @@ type trust struct {
 // not clean all free clusters are held by lvols, which Clear deletes like any other. Where it is, only copies were cut
 // off: SPDK takes the lowest free cluster, and none was freed meanwhile, so they are among the first that are free.
 //
-// A pool that hosts use, or whose mark is signed, was looked at by an agent before this one in this life of the target.
-// Since then all that was freed was cleared, and what could not be cleared SPDK does not free
-// (blob_persist_clear_clusters_cpl). So this one goes on where that was, if it kept marks. Nothing is known of a pool
-// that hosts use and that has neither mark.
+// A pool whose mark is signed was looked at by an agent before this one in this life of the target. Since then all that
+// was freed by deletions was cleared, and what could not be cleared SPDK does not free
+// (blob_persist_clear_clusters_cpl). So this one goes on where that was. Of a pool that hosts use, nothing is held, which
+// could take what they still write; nothing is known of it unless it is clean or signed.
 //
 // A target that was killed while it took a snapshot may count clusters twice that both have, and so fewer free ones
 // than there are (bs_load_replay_md_parse_page). Then the highest are not held. They are the last that SPDK gives out,
@@ -65,7 +67,7 @@ func (s *session) distrust(st *store, devices ...string) {
 			continue
 		}
 		clean := p.clean()
-		t := &trust{known: clean || p.lvols[soiledName] != nil, open: true, inherited: !clean}
+		t := &trust{known: clean || p.signed(), open: true, inherited: !clean}
 		if !p.served() && !p.signed() {
 			clean = clean && p.TotalBytes-p.FreeBytes == p.ownBytes()
 			if !clean || p.has(func(l *lvol) bool { return l.base != "" }) {
@@ -160,9 +162,15 @@ func (s *session) hold(p *pool, clean bool) error {
 		items, sizes, names = append(items, len(items)), append(sizes, size), append(names, freeName(engine.ID(id.String())))
 	}
 	errs := make([]error, len(sizes))
-	call(s, items, errs, func(i int) spdkrpc.Request[string] {
-		return spdkrpc.BdevLvolCreate{LvstoreName: p.lvstore, Name: names[i], SizeMiB: uint64(sizes[i] / mib), Clear: spdkrpc.ClearWriteZeroes}
-	})
+	create := func(items []int) {
+		call(s, items, errs, func(i int) spdkrpc.Request[string] {
+			return spdkrpc.BdevLvolCreate{LvstoreName: p.lvstore, Name: names[i], SizeMiB: uint64(sizes[i] / mib), Clear: spdkrpc.ClearWriteZeroes}
+		})
+	}
+	// The first one alone: on a drive that answers nothing, each would keep one of the places that calls have.
+	if create(items[:min(1, len(items))]); errors.Join(errs...) == nil {
+		create(items[min(1, len(items)):])
+	}
 	for i, size := range sizes {
 		if errs[i] == nil {
 			p.FreeBytes -= size
@@ -286,8 +294,8 @@ func markOf(lvstore, name string) spdkrpc.BdevLvolCreate {
 // look at the free clusters of some pools, by their devices, or of all when none is given. SPDK lists an lvstore before
 // all that is in it.
 func (s *session) look(devices ...string) error {
-	if _, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevWaitForExamine{}); err != nil {
-		return mapError(err)
+	if err := s.awaitExamined(s.ctx); err != nil {
+		return err
 	}
 	st, err := s.readStore()
 	if err == nil {
@@ -296,24 +304,39 @@ func (s *session) look(devices ...string) error {
 	return err
 }
 
+// awaitExamined waits until SPDK knows what is on each of its bdevs. A drive that answers nothing holds it up for all.
+func (s *session) awaitExamined(ctx context.Context) error {
+	_, err := spdkrpc.Call(ctx, s.conn, spdkrpc.BdevWaitForExamine{})
+	return mapError(err)
+}
+
 // lookAtOpened pools.
 func (s *session) lookAtOpened(open []*opening, errs []error) error {
+	var unseen []string
 	for i, o := range open {
 		if errs[i] == nil && s.life.trust[o.ID] == nil {
-			return s.look()
+			unseen = append(unseen, o.ID)
 		}
 	}
-	return nil
+	if len(unseen) == 0 {
+		return nil
+	}
+	return s.look(unseen...)
 }
 
 // lookAtFree clusters of the pools that volumes of st are in, unless they are open.
 func (s *session) lookAtFree(st *store) error {
+	closed := map[string]bool{}
 	for _, found := range st.volumes {
 		for _, l := range found {
 			if t := s.life.trust[l.pool.Device]; t == nil || !t.open {
-				return s.look()
+				closed[l.pool.Device] = true
 			}
 		}
 	}
-	return nil
+	if len(closed) == 0 {
+		return nil
+	}
+	// No other pools: a drive that answers nothing would be asked again for each export.
+	return s.look(slices.Collect(maps.Keys(closed))...)
 }

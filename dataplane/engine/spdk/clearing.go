@@ -21,6 +21,8 @@ const (
 	mostPause = 5 * time.Second
 	// lookPatience with a target, for which all other calls wait.
 	lookPatience = time.Minute
+	// examinePatience with drives that SPDK has not examined yet, for which all other calls wait, too.
+	examinePatience = 2 * time.Second
 )
 
 var _ engine.Clearer = (*Engine)(nil)
@@ -125,7 +127,13 @@ func (e *Engine) choose(ctx context.Context, device string) (*session, *pool, []
 		return nil, nil, nil, err
 	}
 	if s.life.trust[device] == nil {
-		// Before anything is deleted: a pool that was clean until then is known to be.
+		// Before anything is deleted: a pool that was clean until then is known to be. All other calls wait meanwhile, so
+		// it does not wait for long; it is asked to clear again soon.
+		brief, cancel := context.WithTimeout(s.ctx, examinePatience)
+		defer cancel()
+		if err := s.awaitExamined(brief); err != nil {
+			return nil, nil, nil, err
+		}
 		if err := s.look(device); err != nil {
 			return nil, nil, nil, err
 		}

@@ -58,9 +58,9 @@ func TestClusters(t *testing.T) {
 	r.Expect(r.engine.OpenPools(r.ctx, []engine.Device{bad})).To(HaveExactElements(MatchError(ContainSubstring("give a power of two from 1 MiB to 16 MiB"))))
 }
 
-// BenchmarkFirstWriteAfterSnapshot of 4 KiB to a cluster, which is copied, beside a write to one that the volume has for
-// itself: the median of what a host waits that does nothing else. It needs a real target, whose drive is a file here, so
-// compare cluster sizes only.
+// BenchmarkFirstWriteAfterSnapshot of 4 KiB to a cluster, which is copied, beside a write to one that the volume has
+// for itself: the median of what a host waits that does nothing else. It needs a real target, whose drive is a file
+// here, so compare cluster sizes only.
 func BenchmarkFirstWriteAfterSnapshot(b *testing.B) {
 	spdktest.RealTarget(b)
 	for _, cluster := range clusterSizes {

@@ -103,8 +103,8 @@ func (m *machine) withoutPipes() {
 	}
 }
 
-// interrupts have the target sleep while there is nothing to do, where its release can: on a small machine, and more on an
-// emulated one, a core that polls takes what its hosts need.
+// interrupts have the target sleep while there is nothing to do, where its release can: on a small machine, and more on
+// an emulated one, a core that polls takes what its hosts need.
 func (m *machine) interrupts() {
 	if m.release >= "26.01" {
 		m.flags, m.plan.SPDK.Mode = []string{"--interrupt-mode"}, v1alpha1.CoresInterrupt

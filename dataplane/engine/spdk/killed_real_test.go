@@ -271,7 +271,7 @@ func (r *rig) killedWhen(seen func() bool, work func() error) (meanwhile bool) {
 		case <-tick.C:
 			if seen() {
 				r.target.Kill()
-				<-ended // with an error, or just done
+				_ = <-ended // an error, or it was just done
 				return true
 			}
 		}
@@ -281,7 +281,8 @@ func (r *rig) killedWhen(seen func() bool, work func() error) (meanwhile bool) {
 const (
 	// slowIOPS is the least that SPDK limits a device to: each I/O waits for a millisecond.
 	slowIOPS = 1000
-	// slowMiBps: what follows a cluster of 4 MiB waits for 60 ms. With 1, what follows a page of metadata waits for 4 ms.
+	// slowMiBps: what follows a cluster of 4 MiB waits for 60 ms. With 1, what follows a page of metadata waits for 4
+	// ms.
 	slowMiBps = 64
 )
 
