@@ -51,8 +51,8 @@ type trust struct {
 //
 // A pool whose mark is signed was looked at by an agent before this one in this life of the target. Since then all that
 // was freed by deletions was cleared, and what could not be cleared SPDK does not free
-// (blob_persist_clear_clusters_cpl). So this one goes on where that was. Of a pool that hosts use, nothing is held, which
-// could take what they still write; nothing is known of it unless it is clean or signed.
+// (blob_persist_clear_clusters_cpl). So this one goes on where that was. Of a pool that hosts use, nothing is held,
+// which could take what they still write; nothing is known of it unless it is clean or signed.
 //
 // A target that was killed while it took a snapshot may count clusters twice that both have, and so fewer free ones
 // than there are (bs_load_replay_md_parse_page). Then the highest are not held. They are the last that SPDK gives out,

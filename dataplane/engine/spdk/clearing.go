@@ -127,9 +127,9 @@ func (e *Engine) choose(ctx context.Context, device string) (*session, *pool, []
 		return nil, nil, nil, err
 	}
 	if s.life.trust[device] == nil {
-		// Before anything is deleted: a pool that was clean until then is known to be. All other calls wait meanwhile, so
-		// it does not wait for long; it is asked to clear again soon.
-		brief, cancel := context.WithTimeout(s.ctx, examinePatience)
+		// Before anything is deleted: a pool that was clean until then is known to be. All other calls wait meanwhile,
+		// so it does not wait for long; it is asked to clear again soon.
+		brief, cancel := context.WithTimeout(look, examinePatience)
 		defer cancel()
 		if err := s.awaitExamined(brief); err != nil {
 			return nil, nil, nil, err

@@ -14,9 +14,9 @@ import (
 //
 // Only this process knows of it. So they are listed, and their deletion fails with engine.ErrBusy, until SPDK has
 // deleted them: it lists no lvol that it is deleting. A process that starts before SPDK was asked, and another life of
-// the target, find them as they were, and are asked to delete them again. One that starts while SPDK deletes finds none:
-// should the target end before SPDK wrote that, what was deleted comes back as an orphan, which nobody serves. What
-// SPDK refuses to delete it forgets until its next start; until then nobody can tell whether it is there.
+// the target, find them as they were, and are asked to delete them again. One that starts while SPDK deletes finds
+// none: should the target end before SPDK wrote that, what was deleted comes back as an orphan, which nobody serves.
+// What SPDK refuses to delete it forgets until its next start; until then nobody can tell whether it is there.
 type condemned map[string]*removal
 
 // removal of one of them.

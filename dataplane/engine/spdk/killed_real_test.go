@@ -271,7 +271,9 @@ func (r *rig) killedWhen(seen func() bool, work func() error) (meanwhile bool) {
 		case <-tick.C:
 			if seen() {
 				r.target.Kill()
-				_ = <-ended // an error, or it was just done
+				if err := <-ended; err != nil { // or it was just done
+					r.t.Logf("killed: %v", err)
+				}
 				return true
 			}
 		}
@@ -384,15 +386,15 @@ func (r *rig) emptied() {
 	r.done(r.engine.DeleteSnapshots(r.ctx, snapshots))
 	r.clear()
 	if !r.clean() {
-		// Where the target was killed with two owners of a cluster, SPDK counts it twice until its next start. It gives as
-		// much less, and the pool has no mark: all that is free then is cleared first.
+		// Where the target was killed with two owners of a cluster, SPDK counts it twice until its next start. It gives
+		// as much less, and the pool has no mark: all that is free then is cleared first.
 		r.reopened()
 		r.newVolumeReadsZeroes()
 		r.clear()
 	}
 	for name := range r.lvols() {
-		// The mark of a snapshot that went just before the target did stays: nothing says that SPDK has not only forgotten
-		// the snapshot.
+		// The mark of a snapshot that went just before the target did stays: nothing says that SPDK has not only
+		// forgotten the snapshot.
 		r.Expect(name).To(HavePrefix("d-"))
 	}
 	r.Expect(r.dataBlocks()).To(BeZero())

@@ -65,7 +65,8 @@ var _ = ReportAfterSuite("times", func(report Report) {
 	}
 })
 
-// TestTheTablesHaveEverySpec holds specs.md and faults.md against the specs: each has a row, with the tier that it is in.
+// TestTheTablesHaveEverySpec holds specs.md and faults.md against the specs: each has a row, with the tier that it is
+// in.
 func TestTheTablesHaveEverySpec(t *testing.T) {
 	rows := map[string]string{}
 	for _, page := range []string{"specs.md", "faults.md"} {
