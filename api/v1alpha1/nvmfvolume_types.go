@@ -3,7 +3,6 @@
 package v1alpha1
 
 import (
-	"cmp"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -22,10 +21,10 @@ const MaxZones = 64
 const (
 	// ReplaceLostNever is the value of replaceLostReplicaAfterMinutes of a volume whose lost replicas are not replaced.
 	ReplaceLostNever = -1
-	// DefaultReplaceLostMinutes is longer than a server takes to reboot after an update of its firmware, and than most
+	// UsualReplaceLostMinutes is longer than a server takes to reboot after an update of its firmware, and than most
 	// planned work on one. A replica that returns gets what was written meanwhile; one that is replaced is copied
 	// whole, which takes 90 minutes for 1 TiB. For longer, a second failure would cost more than the copy.
-	DefaultReplaceLostMinutes = 30
+	UsualReplaceLostMinutes = 30
 	// MaxReplaceLostMinutes is a week.
 	MaxReplaceLostMinutes = 7 * 24 * 60
 )
@@ -68,7 +67,7 @@ type NvmfVolumeSpec struct {
 	// ReplaceLostReplicaAfterMinutes is how long a replica may be lost before the CSI controller replaces it with a new
 	// one on another node: from 1 to 10080 minutes, or -1 for never. A replica is lost while it is not in sync and its
 	// node or its drive is down. If its drive was given up, it is replaced at once, unless the value is -1. You can
-	// change it at any time. Absent: 30.
+	// change it at any time. Absent: never.
 	// +kubebuilder:validation:Minimum=-1
 	// +kubebuilder:validation:Maximum=10080
 	// +kubebuilder:validation:XValidation:rule="self != 0",message="replaceLostReplicaAfterMinutes must be from 1 to 10080, or -1 for never"
@@ -249,7 +248,7 @@ const MoveReplicaLost MoveReason = "ReplicaLost"
 
 // ReplaceLostAfter is how long a replica of the volume may be lost before it is replaced, and whether it ever is.
 func (v *NvmfVolume) ReplaceLostAfter() (time.Duration, bool) {
-	minutes := cmp.Or(v.Spec.ReplaceLostReplicaAfterMinutes, DefaultReplaceLostMinutes)
+	minutes := v.Spec.ReplaceLostReplicaAfterMinutes
 	return time.Duration(minutes) * time.Minute, minutes > 0
 }
 

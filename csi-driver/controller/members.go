@@ -266,6 +266,16 @@ func (s *Service) eraseRetired(ctx context.Context, a *arrangement) (outcome, er
 		if _, is := mirror.Get(*a.record, rep.Name); is {
 			continue // it was added while it was being removed, and leaves the record first
 		}
+		if rep.RestoreSuspected() {
+			// By what its agent knows, the record may be old, and the replica the one that has everything.
+			kept := rep.DeepCopy()
+			delete(kept.Annotations, retiredAnnotation)
+			if err := s.patch(ctx, rep, kept); err != nil {
+				return outcome{}, fmt.Errorf("write NvmfReplica %s: %w", rep.Name, err)
+			}
+			klog.FromContext(ctx).Info("A replica that has left its volume is kept, because its agent suspects that the API was restored", "volume", a.Name, "replica", rep.Name)
+			return changed, nil
+		}
 		if err := s.dismissAll(ctx, rep); err != nil {
 			return outcome{}, err
 		}
@@ -426,6 +436,7 @@ func toLeave(v *replicatedVolume, record mirror.Record) string {
 	if more <= 0 {
 		return ""
 	}
+	suspect := suspectsRestore(v) // then only what never had everything can leave
 	rank := func(name string) int {
 		m, ok := mirror.Get(record, name)
 		switch {
@@ -438,6 +449,9 @@ func toLeave(v *replicatedVolume, record mirror.Record) string {
 	}
 	var name string
 	for i, m := range v.Spec.Members {
+		if is, ok := mirror.Get(record, m.Name); suspect && ok && (is.State == v1alpha1.MemberInSync || is.LastInSyncEpoch > 0) {
+			continue
+		}
 		if !isLeaving(v, &record, i) && (name == "" || rank(m.Name) <= rank(name)) {
 			name = m.Name
 		}

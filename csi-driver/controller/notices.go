@@ -102,7 +102,7 @@ func progressNotices(was, is *v1alpha1.NvmfMirror, at places, sizeBytes int64) [
 		before, ok := mirror.Get(was.Spec, m.Replica)
 		n := quarters(m)
 		same := ok && before.ReplicaUID == m.ReplicaUID && before.State == m.State && before.Since.Equal(m.Since)
-		if !same || m.State != v1alpha1.MemberFilling || m.Retired || n < 1 || n > 3 || quarters(before) >= n {
+		if !same || m.Since == nil || m.State != v1alpha1.MemberFilling || m.Retired || n < 1 || n > 3 || quarters(before) >= n {
 			continue
 		}
 		all = append(all, notice{

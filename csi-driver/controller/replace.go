@@ -21,7 +21,7 @@ import (
 // A replica that has been lost for long is replaced: the service requests that it moves, as a person can at any time,
 // and marks the request as its own. What follows is a move: another replica joins and is filled, and only when it has
 // everything does the lost one leave. So a judgement that was wrong costs a copy, and never the only replica that has
-// everything. Whichever of the two is in sync first stays.
+// everything. If the lost one is served again before, it stays.
 //
 // What a person would look at before is looked at here. A replica that is out, although its node serves it, is left to
 // a person: its holder may refuse it because a kernel went on with it alone (mirror.ErrForeign), and the record does
@@ -200,10 +200,12 @@ func (s *Service) endReplacement(ctx context.Context, a *arrangement) (outcome, 
 	inSync := mirror.StateOf(*a.record, move.Replica) == v1alpha1.MemberInSync
 	var why string
 	switch {
-	case inSync && a.replicas[i] != nil && !lostData(a.replicas[i]):
-		why = "it is in sync again"
 	case mirror.StateOf(*a.record, move.Replacement) == v1alpha1.MemberInSync:
 		return outcome{}, nil
+	case inSync && a.replicas[i] != nil && !lostData(a.replicas[i]):
+		why = "it is in sync again"
+	case s.isBack(ctx, a, i):
+		why = "its node serves it again, and it lacks less than its replacement"
 	case !ever:
 		why = "lost replicas of the volume are not to be replaced any more"
 	case suspectsRestore(&a.replicatedVolume):
@@ -218,6 +220,18 @@ func (s *Service) endReplacement(ctx context.Context, a *arrangement) (outcome, 
 		klog.FromContext(ctx).Info("Not replacing a lost replica", "volume", a.Name, "replica", move.Replica, "reason", why)
 	}
 	return changed, err
+}
+
+// isBack tells whether a lost replica is served again and returns by its bitmap. Its holder takes one replica back at a
+// time, so it would wait until its replacement has a full copy.
+func (s *Service) isBack(ctx context.Context, a *arrangement, i int) bool {
+	rep := a.replicas[i]
+	m, is := mirror.Get(*a.record, a.Spec.Members[i].Name)
+	if rep == nil || !is || string(rep.UID) != m.ReplicaUID || m.LastInSyncEpoch == 0 || lostData(rep) {
+		return false
+	}
+	_, down := s.downSince(ctx, rep)
+	return !down
 }
 
 // sharesZone tells whether a node is in the zone of another member, although the replica that is lost was not: as long

@@ -19,14 +19,15 @@ import (
 	"github.com/weft-storage/weft/csi-driver/mirror"
 )
 
-// limit after which a lost replica is replaced by default.
-const limit = v1alpha1.DefaultReplaceLostMinutes * time.Minute
+// limit after which a lost replica is replaced.
+const limit = v1alpha1.UsualReplaceLostMinutes * time.Minute
 
 // newHeld is a volume with two replicas that a pod uses, of a target with so many nodes.
 func newHeld(t *testing.T, nodes int) *moves {
 	t.Helper()
 	m := newMoves(t, nodes)
 	m.id = newMirrored(t, m.service(), m.st, "v")
+	m.edit(func(spec *v1alpha1.NvmfVolumeSpec) { spec.ReplaceLostReplicaAfterMinutes = v1alpha1.UsualReplaceLostMinutes })
 	hold(t, m.service(), m.id, newHost(t, "host"))
 	return m
 }

@@ -6,6 +6,7 @@ package node_test
 
 import (
 	"bytes"
+	"context"
 	"os"
 	osexec "os/exec"
 	"path/filepath"
@@ -37,7 +38,7 @@ func (l *lab) encrypted(id string, sizeBytes int64, nguid string, ports ...*port
 // wantNothingPlanted in what the target has of the volume.
 func (v *volume) wantNothingPlanted() {
 	v.Helper()
-	must(v, osexec.CommandContext(v.Context(), "sync", v.file).Run())
+	must(v, osexec.CommandContext(context.WithoutCancel(v.Context()), "sync", v.file).Run())
 	data, err := os.ReadFile(v.file)
 	must(v, err)
 	for _, text := range []string{string(planted[:16]), firstKey, "lost+found"} {
@@ -53,7 +54,7 @@ func (v *volume) byHand(file string) []byte {
 	const name = "lab-by-hand"
 	loop := v.run("losetup", "--find", "--show", "--read-only", "--offset", "4194304", v.file)
 	defer v.run("losetup", "--detach", loop)
-	cmd := osexec.CommandContext(v.Context(), "cryptsetup", "open", "--readonly", "--key-file", "-", loop, name)
+	cmd := osexec.CommandContext(context.WithoutCancel(v.Context()), "cryptsetup", "open", "--readonly", "--key-file", "-", loop, name)
 	cmd.Stdin = strings.NewReader(firstKey)
 	out, err := cmd.CombinedOutput()
 	if err != nil {

@@ -5,6 +5,7 @@
 package node_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -152,7 +153,7 @@ func (k *labKeys) dismiss() {
 // wantNoKeys in the kernel's log and in what was recorded, and none in sysfs that others than root can read.
 func (k *labKeys) wantNoKeys() {
 	k.Helper()
-	told, err := exec.CommandContext(k.Context(), "dmesg").Output()
+	told, err := exec.CommandContext(context.WithoutCancel(k.Context()), "dmesg").Output()
 	must(k, err)
 	err = filepath.WalkDir(filepath.Join(k.dir, "staged"), func(path string, entry os.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {

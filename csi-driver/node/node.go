@@ -44,8 +44,9 @@ const DefaultMaxVolumes = 256
 const (
 	// DefaultMirrorGrace is the shortest, too: keeper.DefaultGrace has the reason.
 	DefaultMirrorGrace = keeper.DefaultGrace
-	// MaxMirrorGrace: writes wait that long whenever a replica is lost.
-	MaxMirrorGrace = 5 * time.Minute
+	// MaxMirrorGrace: writes wait that long whenever a replica is lost, and so does the start of a volume without it,
+	// for which a mover has two minutes.
+	MaxMirrorGrace = time.Minute
 	// DefaultMirrorCopyBytesPerSecond is the kernel's own.
 	DefaultMirrorCopyBytesPerSecond = keeper.DefaultCopyBytesPerSecond
 	// MinMirrorCopyBytesPerSecond fills 1 TiB in twelve days.

@@ -40,7 +40,7 @@ func TestWrongValuesAreRefusedWithAMessage(t *testing.T) {
 		{"agent.maxUnavailable=0", "at '/agent/maxUnavailable'"},
 		{"agent.extraArgs[0]=verbose", "at '/agent/extraArgs/0'"},
 		{"csi.node.mirrors.graceSeconds=4", "at '/csi/node/mirrors/graceSeconds': minimum: got 4, want 5"},
-		{"csi.node.mirrors.graceSeconds=301", "at '/csi/node/mirrors/graceSeconds'"},
+		{"csi.node.mirrors.graceSeconds=61", "at '/csi/node/mirrors/graceSeconds'"},
 		{"csi.node.mirrors.copyKiBPerSecond=1023", "at '/csi/node/mirrors/copyKiBPerSecond': minimum: got 1,023, want 1,024"},
 		{"csi.node.mirrors.copyKiBPerSecond=100000001", "at '/csi/node/mirrors/copyKiBPerSecond'"},
 		{"metrics.nodePlugins.port=70000", "at '/metrics/nodePlugins/port'"},

@@ -37,7 +37,7 @@ const (
 	// Replicas of each volume, 1 or 2. Default: 1.
 	Replicas = "replicas"
 	// ReplaceLostReplicaAfter is how long a replica of a volume may be lost before it is replaced. Default:
-	// v1alpha1.DefaultReplaceLostMinutes.
+	// never.
 	ReplaceLostReplicaAfter = "replaceLostReplicaAfter"
 	// Zones whose nodes may hold the volumes, separated by commas. Default: all of the target's.
 	Zones = "zones"
@@ -325,7 +325,7 @@ func replaceLostAfter(v string) (int32, error) {
 	d, err := time.ParseDuration(v)
 	if err != nil || d < time.Minute || d > v1alpha1.MaxReplaceLostMinutes*time.Minute || d%time.Minute != 0 {
 		return 0, fmt.Errorf("%s: %q is not a duration of whole minutes from 1m to %dh; use one such as %dm, or %s", ReplaceLostReplicaAfter, v,
-			v1alpha1.MaxReplaceLostMinutes/60, v1alpha1.DefaultReplaceLostMinutes, never)
+			v1alpha1.MaxReplaceLostMinutes/60, v1alpha1.UsualReplaceLostMinutes, never)
 	}
 	return int32(d / time.Minute), nil
 }
