@@ -156,6 +156,23 @@ func TestALostReplicaThatReturnsFirstStays(t *testing.T) {
 	}
 }
 
+// A lost replica that is served again is not made to wait for the full copy of its replacement: its holder takes back
+// one at a time.
+func TestALostReplicaThatIsServedAgainIsNotReplaced(t *testing.T) {
+	m := newHeld(t, 3)
+	m.down(m.id + "-0")
+	m.later(limit + time.Minute)
+	m.stage(func() bool { return joined(&mirrorOf(t, m.id).Spec, m.id+"-2") })
+	m.up(m.id + "-0")
+	m.dropped = append(m.dropped, m.id+"-0", m.id+"-2") // none of the two is in sync yet
+	m.until(func(g Gomega) {
+		g.Expect(volume(t, m.id).Spec.Move).To(BeNil())
+		g.Expect(mirror.StateOf(mirrorOf(t, m.id).Spec, m.id+"-0")).NotTo(Equal(v1alpha1.MemberInSync))
+	})
+	m.dropped = []string{m.id + "-2"}
+	m.until(m.has(m.id+"-0", m.id+"-1"))
+}
+
 // Once its replacement has everything, the lost replica leaves, also if it returns at that moment.
 func TestALostReplicaThatReturnsLateLeaves(t *testing.T) {
 	for name, reached := range map[string]func(*moves) bool{
@@ -399,6 +416,7 @@ func TestALostReplicaIsReplacedInAnotherZone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := movesOf(t, newRacks(t, tc.racks...))
 			inRacks(t, m, "2", "")
+			m.edit(func(spec *v1alpha1.NvmfVolumeSpec) { spec.ReplaceLostReplicaAfterMinutes = v1alpha1.UsualReplaceLostMinutes })
 			hold(t, m.service(), m.id, newHost(t, "host"))
 			var inA string // the only node of its rack
 			for i, member := range volume(t, m.id).Spec.Members {
