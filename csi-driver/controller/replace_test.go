@@ -27,7 +27,9 @@ func newHeld(t *testing.T, nodes int) *moves {
 	t.Helper()
 	m := newMoves(t, nodes)
 	m.id = newMirrored(t, m.service(), m.st, "v")
-	m.edit(func(spec *v1alpha1.NvmfVolumeSpec) { spec.ReplaceLostReplicaAfterMinutes = v1alpha1.UsualReplaceLostMinutes })
+	m.edit(func(spec *v1alpha1.NvmfVolumeSpec) {
+		spec.ReplaceLostReplicaAfterMinutes = v1alpha1.UsualReplaceLostMinutes
+	})
 	hold(t, m.service(), m.id, newHost(t, "host"))
 	return m
 }
@@ -416,7 +418,9 @@ func TestALostReplicaIsReplacedInAnotherZone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := movesOf(t, newRacks(t, tc.racks...))
 			inRacks(t, m, "2", "")
-			m.edit(func(spec *v1alpha1.NvmfVolumeSpec) { spec.ReplaceLostReplicaAfterMinutes = v1alpha1.UsualReplaceLostMinutes })
+			m.edit(func(spec *v1alpha1.NvmfVolumeSpec) {
+				spec.ReplaceLostReplicaAfterMinutes = v1alpha1.UsualReplaceLostMinutes
+			})
 			hold(t, m.service(), m.id, newHost(t, "host"))
 			var inA string // the only node of its rack
 			for i, member := range volume(t, m.id).Spec.Members {
