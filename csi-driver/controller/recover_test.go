@@ -297,8 +297,14 @@ func TestRecoverTwice(t *testing.T) {
 // suspects a restore of the API: the agent of a replica's node does, or does no more.
 func (m *moves) suspects(i int, is metav1.ConditionStatus, reason string) {
 	m.t.Helper()
+	m.suspectsOf(m.name(i), is, reason)
+}
+
+// suspectsOf is suspects of a replica that need not be a member.
+func (m *moves) suspectsOf(replica string, is metav1.ConditionStatus, reason string) {
+	m.t.Helper()
 	NewWithT(m.t).Eventually(func() error {
-		rep := replicaOf(m.t, m.name(i))
+		rep := replicaOf(m.t, replica)
 		meta.SetStatusCondition(&rep.Status.Conditions, condition(v1alpha1.ConditionDegraded, is, reason, "later"))
 		return api.Status().Update(m.t.Context(), rep)
 	}).WithTimeout(enough).Should(Succeed())

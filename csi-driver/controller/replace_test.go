@@ -121,6 +121,27 @@ func TestALostReplicaIsReplaced(t *testing.T) {
 	erased(t, was.Node, was.UUID)
 }
 
+// A replica that has left is not deleted while its agent suspects a restore of the API, nor afterwards: by an old
+// record, it may be the one that has everything.
+func TestALostReplicaThatSuspectsARestoreIsKept(t *testing.T) {
+	m := newHeld(t, 3)
+	m.down(m.id + "-0")
+	m.later(limit + time.Minute)
+	m.until(func(g Gomega) {
+		g.Expect(volume(t, m.id).Spec.Members).To(HaveLen(2))
+		g.Expect(volume(t, m.id).Spec.Move).To(BeNil())
+	})
+	g := NewWithT(t)
+	lost := replicaOf(t, m.id+"-0")
+	g.Expect(lost.DeletionTimestamp).To(BeNil())
+	g.Expect(retired(lost)).To(BeTrue())
+	m.suspectsOf(lost.Name, metav1.ConditionTrue, v1alpha1.ReasonRestoreSuspected)
+	m.until(func(g Gomega) { g.Expect(retired(replicaOf(t, lost.Name))).To(BeFalse()) })
+	m.suspectsOf(lost.Name, metav1.ConditionFalse, v1alpha1.ReasonAsExpected)
+	m.stays("")
+	g.Expect(replicaOf(t, lost.Name).DeletionTimestamp).To(BeNil())
+}
+
 // Nothing but what the watches tell, and time, has a lost replica replaced.
 func TestSettleReplacesALostReplica(t *testing.T) {
 	m := newHeld(t, 3)
