@@ -187,11 +187,11 @@ test-mirrors: ## Run SEQUENCES random histories of a mirror, its holders, its re
 # plugin). They run as root in virtual machines of their own, one for each of the two.
 MACHINE_DIR = .lab-machine
 MACHINE = cd test/e2e && WEFT_LAB_DIR=$(CURDIR)/$(MACHINE_DIR) $(LAB)
-# in-machine PACKAGE[,TESTS]: run a package's tests with build tag lab in the machine, or those named. Measurements stay out,
-# and so do intruders, which take ten minutes on the kernel's target: test-intruders has them.
+# in-machine PACKAGE[,TESTS[,SKIP]]: run a package's tests with build tag lab in the machine, or those named, without SKIP.
+# By default, measurements stay out, and so do intruders, which take ten minutes on the kernel's target: test-intruders has them.
 define in-machine
 	$(GO) test -c -tags lab -o $(MACHINE_DIR)/share/$(notdir $(1)).test $(1)
-	$(MACHINE) exec node1 -- /host-share/$(notdir $(1)).test -test.v -test.timeout 40m -test.skip '^TestMeasure|^TestConformance$$/^Intruders$$'$(if $(2), -test.run '$(2)')
+	$(MACHINE) exec node1 -- /host-share/$(notdir $(1)).test -test.v -test.timeout 40m -test.skip '$(or $(3),^TestMeasure|^TestConformance$$/^Intruders$$)'$(if $(2), -test.run '$(2)')
 endef
 
 # A real SPDK target goes into the machine with its libraries, and serves the kernel's initiator there over TCP and RDMA.
@@ -250,8 +250,7 @@ test-lab-hosts: $(LAB) ## Run the kernel tests of the node plugin
 test-intruders: $(LAB) ## Attack the kernel's target in a virtual machine, as a stranger and as a host that is admitted
 	$(MACHINE) down
 	$(MACHINE) up --nodes 1 --no-cluster
-	$(GO) test -c -tags lab -o $(MACHINE_DIR)/share/nvmet.test ./dataplane/engine/nvmet
-	$(MACHINE) exec node1 -- /host-share/nvmet.test -test.v -test.timeout 40m -test.run '^TestConformance$$/^Intruders$$'
+	$(call in-machine,./dataplane/engine/nvmet,^TestConformance$$/^Intruders$$,^TestMeasure)
 	$(MACHINE) down
 
 .PHONY: test-mirrors-lab

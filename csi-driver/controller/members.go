@@ -245,15 +245,20 @@ func (s *Service) keepPromoted(ctx context.Context, a *arrangement) (outcome, er
 		if rep == nil || !retired(rep) || !promoted(a.record, rep.Name) {
 			continue
 		}
-		kept := rep.DeepCopy()
-		delete(kept.Annotations, retiredAnnotation)
-		if err := s.patch(ctx, rep, kept); err != nil {
-			return outcome{}, fmt.Errorf("write NvmfReplica %s: %w", rep.Name, err)
-		}
-		klog.FromContext(ctx).Info("A replica that was to leave its volume was declared current, and stays", "volume", a.Name, "replica", rep.Name)
-		return changed, nil
+		return s.keepRetired(ctx, rep, "it was declared current")
 	}
 	return outcome{}, nil
+}
+
+// keepRetired takes retiredAnnotation off a replica.
+func (s *Service) keepRetired(ctx context.Context, rep *v1alpha1.NvmfReplica, why string) (outcome, error) {
+	kept := rep.DeepCopy()
+	delete(kept.Annotations, retiredAnnotation)
+	if err := s.patch(ctx, rep, kept); err != nil {
+		return outcome{}, fmt.Errorf("write NvmfReplica %s: %w", rep.Name, err)
+	}
+	klog.FromContext(ctx).Info("A replica that was to leave its volume stays", "volume", rep.Spec.Volume.Name, "replica", rep.Name, "reason", why)
+	return changed, nil
 }
 
 // eraseRetired replicas that neither the volume nor the record has any more. One whose node does not answer stays until
@@ -268,13 +273,7 @@ func (s *Service) eraseRetired(ctx context.Context, a *arrangement) (outcome, er
 		}
 		if rep.RestoreSuspected() {
 			// By what its agent knows, the record may be old, and the replica the one that has everything.
-			kept := rep.DeepCopy()
-			delete(kept.Annotations, retiredAnnotation)
-			if err := s.patch(ctx, rep, kept); err != nil {
-				return outcome{}, fmt.Errorf("write NvmfReplica %s: %w", rep.Name, err)
-			}
-			klog.FromContext(ctx).Info("A replica that has left its volume is kept, because its agent suspects that the API was restored", "volume", a.Name, "replica", rep.Name)
-			return changed, nil
+			return s.keepRetired(ctx, rep, "its agent suspects that the API was restored")
 		}
 		if err := s.dismissAll(ctx, rep); err != nil {
 			return outcome{}, err

@@ -184,8 +184,8 @@ func (s *Service) served(ctx context.Context, a *arrangement, but string) bool {
 	})
 }
 
-// endReplacement of a lost replica that is in sync again, or by one that is lost itself: the volume is then as it was
-// before, and the new replica leaves. Once the lost one is leaving, that cannot be undone.
+// endReplacement of a lost replica that is in sync or served again, or by one that is lost itself: the volume is then
+// as it was before, and the new replica leaves. Once the new one is in sync, or the lost one is leaving, it goes on.
 func (s *Service) endReplacement(ctx context.Context, a *arrangement) (outcome, error) {
 	move := a.Spec.Move
 	if move == nil || move.Reason != v1alpha1.MoveReplicaLost || a.record == nil {

@@ -297,6 +297,11 @@ func (s *session) look(devices ...string) error {
 	if err := s.awaitExamined(s.ctx); err != nil {
 		return err
 	}
+	return s.lookAtExamined(devices...)
+}
+
+// lookAtExamined is look once SPDK knows what is on its bdevs.
+func (s *session) lookAtExamined(devices ...string) error {
 	st, err := s.readStore()
 	if err == nil {
 		s.distrust(st, devices...)

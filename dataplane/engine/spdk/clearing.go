@@ -134,7 +134,7 @@ func (e *Engine) choose(ctx context.Context, device string) (*session, *pool, []
 		if err := s.awaitExamined(brief); err != nil {
 			return nil, nil, nil, err
 		}
-		if err := s.look(device); err != nil {
+		if err := s.lookAtExamined(device); err != nil {
 			return nil, nil, nil, err
 		}
 	}

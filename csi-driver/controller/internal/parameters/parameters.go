@@ -36,8 +36,7 @@ const (
 	DeviceClass = "deviceClass"
 	// Replicas of each volume, 1 or 2. Default: 1.
 	Replicas = "replicas"
-	// ReplaceLostReplicaAfter is how long a replica of a volume may be lost before it is replaced. Default:
-	// never.
+	// ReplaceLostReplicaAfter is how long a replica of a volume may be lost before it is replaced. Default: never.
 	ReplaceLostReplicaAfter = "replaceLostReplicaAfter"
 	// Zones whose nodes may hold the volumes, separated by commas. Default: all of the target's.
 	Zones = "zones"
