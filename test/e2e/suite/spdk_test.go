@@ -97,7 +97,7 @@ var _ = Describe("An SPDK target", func() {
 		newLimits(ctx, "weft-2000", map[string]string{"iops": "2000"})
 		newLimits(ctx, "weft-2500", map[string]string{"iops": "2500"})
 		limit(ctx, claim, "weft-2000")
-		limited(ctx, volume, 2000)
+		limited(ctx, claim, volume, 2000)
 		limit(ctx, claim, "weft-2500")
 		event(ctx, claim, "use 2000 or 3000")
 
