@@ -206,6 +206,35 @@ func TestVolumeThatCannotBeRenamed(t *testing.T) {
 	r.Expect(r.state().Volumes).To(BeEmpty())
 }
 
+// TestRenamingThatFailsOtherwise may be seen, and not be on the drive: the volume stays in sight until SPDK has deleted it.
+func TestRenamingThatFailsOtherwise(t *testing.T) {
+	for name, fault := range map[string]spdktest.Fault{
+		"the drive fails":     {Error: &spdktest.AnswerError{Code: -5, Message: "Input/output error"}},
+		"the drive is silent": {Delay: time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, fake := newFakeRig(t)
+			id := r.create(engine.Source{}, 400*mib)
+			fault.Method, fault.When = "bdev_lvol_rename", spdktest.After
+			fake.Inject(fault)
+			ctx, cancel := context.WithCancel(r.ctx)
+			defer cancel()
+			deleted := make(chan []error)
+			go func() { deleted <- r.engine.DeleteVolumes(ctx, []engine.ID{id}) }()
+			if fault.Delay > 0 {
+				r.Eventually(func() int { return fake.Calls()["bdev_lvol_rename"] }).Should(Equal(1))
+				cancel()
+			}
+			r.Expect(<-deleted).To(HaveExactElements(MatchError(engine.ErrBusy)))
+			r.Expect(r.state().Volumes).To(HaveExactElements(HaveField("ID", id)))
+			r.Expect(r.lvols()).To(HaveKey(string(id)), "for another process")
+			r.clear()
+			r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{id}))
+			r.Expect(r.lvols()).To(BeEmpty())
+		})
+	}
+}
+
 // TestCondemnedVolumeComesBack to a process or a target that does not know of it, is deleted again, and goes.
 func TestCondemnedVolumeComesBack(t *testing.T) {
 	for name, again := range map[string]func(r *rig){

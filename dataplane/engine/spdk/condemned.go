@@ -3,14 +3,16 @@
 package spdk
 
 import (
+	"context"
 	"fmt"
+	"time"
 
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/spdkrpc"
 )
 
 // condemned are volumes and snapshots, by SPDK's names of their bdevs, that are to be deleted and could get neither
-// another name nor a mark, because that takes metadata pages. Clear deletes them as they are.
+// another name nor a mark: that takes metadata pages, and a write to the drive. Clear deletes them as they are.
 //
 // Only this process knows of it. So they are listed, and their deletion fails with engine.ErrBusy, until SPDK has
 // deleted them: it lists no lvol that it is deleting. A process that starts before SPDK was asked, and another life of
@@ -23,21 +25,30 @@ type condemned map[string]*removal
 type removal struct {
 	// lvol as it was listed last.
 	lvol *lvol
+	// because SPDK did not rename or mark it.
+	because error
 	// err is why SPDK did not delete it.
 	err error
 }
 
+// unnameTimeout is how long SPDK may take to give names back, which all other calls of the engine wait for.
+const unnameTimeout = 2 * time.Second
+
 // condemn an lvol that nothing exports, and say so.
-func (s *session) condemn(l *lvol) error {
-	s.life.condemned[l.bdev] = &removal{lvol: l}
+func (s *session) condemn(l *lvol, because error) error {
+	s.life.condemned[l.bdev] = &removal{lvol: l, because: because}
 	s.mayClear(l.pool)
 	return s.life.condemned.refusal(l.id)
 }
 
 // unname lvols whose renaming failed: SPDK changes the alias first, and not back when the rest of it fails. Going back
-// to the name that the lvol has takes no metadata page. Where SPDK had changed nothing it says that the name exists.
+// to the name that the lvol has takes no metadata page. Where SPDK had changed nothing it says that the name exists. The
+// caller's time may have ended with the renaming.
 func (s *session) unname(items []int, found []*lvol) {
-	call(s, items, make([]error, len(found)), func(i int) spdkrpc.Request[spdkrpc.Done] {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), unnameTimeout)
+	defer cancel()
+	own := &session{Engine: s.Engine, ctx: ctx, conn: s.conn}
+	call(own, items, make([]error, len(found)), func(i int) spdkrpc.Request[spdkrpc.Done] {
 		return spdkrpc.BdevLvolRename{Name: found[i].bdev, NewName: found[i].name}
 	})
 }
@@ -50,7 +61,7 @@ func (c condemned) refusal(id engine.ID) error {
 		case r.err != nil:
 			return fmt.Errorf("%w: SPDK did not delete %s, and may have it again after its next start: %w", engine.ErrBusy, id, mapError(r.err))
 		default:
-			return fmt.Errorf("%w: %s is deleted as it is, because pool %s has no metadata pages left to rename or mark it", engine.ErrBusy, id, r.lvol.pool.Device)
+			return fmt.Errorf("%w: %s is deleted as it is, because pool %s did not rename or mark it: %w", engine.ErrBusy, id, r.lvol.pool.Device, r.because)
 		}
 	}
 	return nil

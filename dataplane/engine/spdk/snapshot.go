@@ -124,7 +124,7 @@ func (e *Engine) DeleteSnapshots(ctx context.Context, ids []engine.ID) []error {
 		}
 	}
 	for _, i := range independent(unmarked) {
-		errs[i] = s.condemn(found[i])
+		errs[i] = s.condemn(found[i], errs[i])
 	}
 	for _, i := range mark {
 		e.mayClear(found[i].pool)

@@ -359,16 +359,17 @@ func (e *Engine) DeleteVolumes(ctx context.Context, ids []engine.ID) []error {
 	})
 	var unnamed []int
 	for _, i := range rename {
+		var unanswered *spdkrpc.UnansweredError
 		switch {
 		case errs[i] == nil:
 			e.mayClear(found[i].pool)
-			continue
-		case errors.Is(errs[i], spdkrpc.ErrNotFound), errors.Is(errs[i], spdkrpc.ErrExists), errors.Is(errs[i], spdkrpc.ErrNoMemory), errors.Is(errs[i], spdkrpc.ErrNoSpace):
-			// A large volume needs metadata pages for another name, and none to be deleted.
-			unnamed = append(unnamed, i)
-			errs[i] = s.condemn(found[i])
-		default:
+		case errors.As(errs[i], &unanswered) && !unanswered.MaybeDone:
 			errs[i] = fmt.Errorf("volume %s: %w", ids[i], errs[i])
+		default:
+			// SPDK may show the new name, and the drive still have the old one. A large volume needs metadata pages for
+			// another name, and none to be deleted.
+			unnamed = append(unnamed, i)
+			errs[i] = s.condemn(found[i], errs[i])
 		}
 	}
 	s.unname(unnamed, found)
