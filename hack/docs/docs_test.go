@@ -301,3 +301,19 @@ func TestContributingNamesWhatThereIs(t *testing.T) {
 		}
 	}
 }
+
+var (
+	action = regexp.MustCompile(`(?m)^\s*(?:- )?uses: *(.*)$`)
+	pinned = regexp.MustCompile(`^[^@ ]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$`)
+)
+
+// TestWorkflowsNameCommitsOfActions, because a tag can be moved to another commit, and the workflows hold secrets.
+func TestWorkflowsNameCommitsOfActions(t *testing.T) {
+	for _, workflow := range glob(t, "../../.github/workflows/*.yml") {
+		for _, m := range action.FindAllStringSubmatch(read(t, workflow), -1) {
+			if !pinned.MatchString(m[1]) {
+				t.Errorf("%s uses %s; write NAME@COMMIT # vX.Y.Z", workflow, m[1])
+			}
+		}
+	}
+}
