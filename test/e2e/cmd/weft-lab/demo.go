@@ -6,6 +6,8 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -179,6 +181,17 @@ func (d *demo) show(ctx context.Context) error {
 	if pod.Spec.NodeName == replica.Spec.Node {
 		return fmt.Errorf("the pod runs on %s, which has the drive itself; %s", pod.Spec.NodeName, v1alpha1.DriverName+" has nothing to show")
 	}
+	if err := d.kubectl(ctx, "get", "weft"); err != nil {
+		return err
+	}
 	fmt.Printf("\nThe lab goes on: export KUBECONFIG=%s. `make lab-down` ends it.\n", d.Cluster.Kubeconfig)
 	return nil
+}
+
+// kubectl shows a command that users have, and what it prints.
+func (d *demo) kubectl(ctx context.Context, args ...string) error {
+	fmt.Printf("\n$ kubectl %s\n", strings.Join(args, " "))
+	cmd := exec.CommandContext(ctx, filepath.Join(d.Lab.AssetsDir(), "kubectl"), append(args, "--kubeconfig", d.Cluster.Kubeconfig)...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	return cmd.Run()
 }
