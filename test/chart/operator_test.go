@@ -92,7 +92,7 @@ const (
 	imageOnly, programOnly, noHooks    = "must have the image that the chart names", "runs the program that belongs there", "has no environment, hooks or devices"
 	oneContainer, itsNode, itsName     = "has one container", "runs on the node of its NvmfNode", "belongs to one NvmfNode and has its name"
 	itsAccount, sharesNothing          = "has the service account weft-target, and no token", "shares nothing with its node"
-	directories, samePath, probes      = "has no volumes but the directories", "has each directory of its node at the same path", "is probed by its launcher"
+	directories, samePath, probes      = "has no volumes but the directories", "has each directory at its path", "is probed by its launcher"
 	noPrivileges, noVolumes, itsKinds  = "have no privileges", "have no volumes", "may create only target pods, guard pods"
 	noChange, noSubresource, ownDelete = "may not change pods", "it may only create and delete pods", "may delete only target pods"
 )
@@ -196,6 +196,9 @@ func escapesByPlace() []escape {
 		})},
 		{"hugepages over its program", aTarget, samePath, first(func(c *corev1.Container) {
 			c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "hugepages", MountPath: "/usr/local/bin"})
+		})},
+		{"an empty directory over its program", aTarget, samePath, first(func(c *corev1.Container) {
+			c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "tmp", MountPath: "/usr/local/bin"})
 		})},
 		{"mounts that appear on the node", aTarget, samePath, first(func(c *corev1.Container) {
 			c.VolumeMounts[0].MountPropagation = new(corev1.MountPropagationBidirectional)

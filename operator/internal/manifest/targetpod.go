@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -126,8 +127,7 @@ func (p TargetPods) podSpec(node string, plan *v1alpha1.Plan, cores int) *corev1
 			// Devices, hugepages and their physical addresses are the node's.
 			WithPrivileged(true).WithAllowPrivilegeEscalation(true).
 			WithRunAsUser(0).WithRunAsNonRoot(false).
-			// DPDK keeps its lock and configuration files where it likes (/var/run/dpdk, /var/tmp).
-			WithReadOnlyRootFilesystem(false)).
+			WithReadOnlyRootFilesystem(true)).
 		WithVolumeMounts(mounts...).
 		WithTerminationMessagePolicy(corev1.TerminationMessageReadFile).
 		// A start reads all drives and may take minutes on a slow machine. Killing a target that is
@@ -234,7 +234,11 @@ func onNode(node string) *corev1ac.AffinityApplyConfiguration {
 					WithKey("metadata.name").WithOperator(corev1.NodeSelectorOpIn).WithValues(node)))))
 }
 
-// targetVolumes are what a target sees of its node, at the same paths.
+// scratch are the directories of an image that SPDK and DPDK write to: locks of cores and drives, and the files by
+// which DPDK's processes share memory.
+var scratch = map[string]string{"tmp": "/tmp", "var-tmp": "/var/tmp", "dpdk": "/var/run/dpdk"}
+
+// targetVolumes are what a target sees of its node, at the same paths, and where it may write beside that.
 func targetVolumes(s *v1alpha1.SPDKPlan) ([]*corev1ac.VolumeApplyConfiguration, []*corev1ac.VolumeMountApplyConfiguration) {
 	var volumes []*corev1ac.VolumeApplyConfiguration
 	var mounts []*corev1ac.VolumeMountApplyConfiguration
@@ -268,6 +272,10 @@ func targetVolumes(s *v1alpha1.SPDKPlan) ([]*corev1ac.VolumeApplyConfiguration, 
 			mount.WithMountPropagation(h.propagation)
 		}
 		mounts = append(mounts, mount)
+	}
+	for _, name := range slices.Sorted(maps.Keys(scratch)) {
+		volumes = append(volumes, corev1ac.Volume().WithName(name).WithEmptyDir(corev1ac.EmptyDirVolumeSource()))
+		mounts = append(mounts, corev1ac.VolumeMount().WithName(name).WithMountPath(scratch[name]))
 	}
 	if pageBytes(s.Hugepages) > 0 {
 		volumes = append(volumes, corev1ac.Volume().WithName("hugepages").
