@@ -297,7 +297,7 @@ func (a *mirrorArray) ReAdd(ctx context.Context, name string) error {
 	return err
 }
 
-// with the volume's array, and the slice of a replica that is kept open, do something.
+// with the volume's array, and the slice of a replica that fits and is kept open, do something.
 func (a *mirrorArray) with(ctx context.Context, name string, do func(md.Array, md.Slice) error) error {
 	array, err := a.Mirrors.Of(a.uuid)
 	if err != nil {
@@ -308,6 +308,9 @@ func (a *mirrorArray) with(ctx context.Context, name string, do func(md.Array, m
 		return err
 	}
 	defer done()
+	if err := a.Mirrors.Fits(array, open[0]); err != nil {
+		return fmt.Errorf("replica %s cannot be part of the mirror: %w", name, err)
+	}
 	return do(array, open[0])
 }
 

@@ -156,6 +156,22 @@ func TestStagedVolumeMoves(t *testing.T) {
 	}
 }
 
+// A replica whose device has larger blocks is kept out: the pod's writes could be smaller than they.
+func TestReplicaWithLargerBlocksIsKeptOut(t *testing.T) {
+	s, m := setUpPlain(t)
+	first, second := s.legs["pvc-1-r1"], s.legs["pvc-1-r2"]
+	must(t, s.stage(blockCapability()))
+	m.mirrored(first)
+	must(t, s.service.MirrorChanged(t.Context(), vol))
+	m.add(second, size)
+	slice := "weft-leg-" + second.uuid
+	s.kernel.SetBlockBytes(slice, 4096)
+	s.admit(second.name, true)
+	s.Eventually(s.kernel.Mapped).Should(ContainElement(slice))
+	s.Eventually(s.health).Should(ContainSubstring("logical blocks of 4096 bytes"))
+	s.Expect(m.stateOf(second)()).To(Equal(v1alpha1.MemberFilling))
+}
+
 // Putting the mirror under the device is cut off: the device goes on as it was, nothing is copied, and it is done
 // later.
 func TestAdoptionThatFailsIsRepeated(t *testing.T) {

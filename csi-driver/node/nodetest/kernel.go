@@ -75,6 +75,7 @@ type Kernel struct {
 	metadata    map[string]*metadata   // of mirrors, by the NGUID of what it is on
 	written     map[string]int64       // bytes, by name of a device of device mapper
 	syncMax     int64                  // bytes of data at which copies wait; below 0 for none
+	blockBytes  map[string]int         // of devices of device mapper with other logical blocks than 512 bytes, by label
 	stuck       map[string]chan struct{}
 	held        chan struct{}
 	blocked     map[blocking]chan struct{}

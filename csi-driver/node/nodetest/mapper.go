@@ -3,6 +3,7 @@
 package nodetest
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -113,6 +114,19 @@ func (d deviceMapper) RemoveLater(label string) error {
 	return d.failed("remove", label, d.kernel.removeMapped(label, true))
 }
 
+// SetBlockBytes gives a device of device mapper that is created later other logical blocks than 512 bytes, as one has
+// that is over a namespace with such blocks.
+func (k *Kernel) SetBlockBytes(label string, size int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.blockBytes == nil {
+		k.blockBytes = map[string]int{}
+	}
+	k.blockBytes[label] = size
+}
+
+func (k *Kernel) blocksOf(m *mapped) int { return cmp.Or(k.blockBytes[m.label], 512) }
+
 func (k *Kernel) createMapped(label, uuid string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -129,7 +143,7 @@ func (k *Kernel) createMapped(label, uuid string) error {
 	return errors.Join(
 		k.write(filepath.Join(dir, "dev"), m.number), k.write(filepath.Join(dir, "ro"), "0"), k.write(filepath.Join(dir, "size"), "0"), k.statistics(dir),
 		k.write(filepath.Join(dir, "dm/uuid"), m.uuid), k.write(filepath.Join(dir, "dm/name"), m.label), k.write(filepath.Join(dir, "dm/suspended"), "0"),
-		k.write(filepath.Join(dir, "queue/logical_block_size"), "512"),
+		k.write(filepath.Join(dir, "queue/logical_block_size"), strconv.Itoa(k.blocksOf(m))),
 		os.MkdirAll(filepath.Join(k.Root, dir, "holders"), 0o755), os.MkdirAll(filepath.Join(k.Root, dir, "slaves"), 0o755),
 		k.link(dir, filepath.Join("sys/class/block", m.name)), k.link(dir, filepath.Join("sys/dev/block", m.number)),
 		k.point(m),

@@ -428,9 +428,13 @@ func (f mirrors) start(m *mirror) (md.Array, error) {
 	m.name, m.number = "md"+strconv.Itoa(n), "9:"+strconv.Itoa(n)
 	k.mirrors[m.name] = m
 	dir := filepath.Join(mappedDir, m.name)
+	blocks := 0
+	for _, member := range m.members {
+		blocks = max(blocks, k.blocksOf(k.mapped[member.Name]))
+	}
 	err := errors.Join(
 		k.write(filepath.Join(dir, "dev"), m.number), k.write(filepath.Join(dir, "ro"), "0"), k.sized(m),
-		k.write(filepath.Join(dir, "queue/logical_block_size"), "512"), os.MkdirAll(filepath.Join(k.Root, dir, "holders"), 0o755),
+		k.write(filepath.Join(dir, "queue/logical_block_size"), strconv.Itoa(blocks)), os.MkdirAll(filepath.Join(k.Root, dir, "holders"), 0o755),
 		k.link(dir, filepath.Join("sys/class/block", m.name)), k.link(dir, filepath.Join("sys/dev/block", m.number)),
 	)
 	for _, member := range m.members {

@@ -50,6 +50,11 @@ func (f mirrors) Remove(ctx context.Context, a md.Array, s md.Slice) error {
 	})
 }
 
+// Fits implements md.Mirrors, by what this kernel's sysfs says.
+func (f mirrors) Fits(a md.Array, s md.Slice) error {
+	return (&md.Host{Root: f.kernel.Root}).Fits(a, s)
+}
+
 // ReAdd implements md.Mirrors.
 func (f mirrors) ReAdd(ctx context.Context, a md.Array, s md.Slice) error {
 	return f.join(ctx, a, s, func(k *Kernel, m *mirror, h *head) (*mirrorMember, error) {

@@ -217,6 +217,25 @@ func Returns(volume string, former, present Superblock, inSync []Role) error {
 	return nil
 }
 
+// Fits implements Mirrors.
+func (h *Host) Fits(a Array, s Slice) error {
+	const file = "queue/logical_block_size"
+	values := map[string]int{}
+	for _, name := range []string{a.Name, s.Name} {
+		value, err := attribute(h.sys("class/block", name), file)
+		if err == nil {
+			values[name], err = strconv.Atoi(value)
+		}
+		if err != nil {
+			return fmt.Errorf("%s of %s: %w", file, name, err)
+		}
+	}
+	if values[s.Name] > values[a.Name] {
+		return fmt.Errorf("%s has logical blocks of %d bytes, and %s of %d: %w", s.Name, values[s.Name], a.Name, values[a.Name], ErrBlocks)
+	}
+	return nil
+}
+
 // Add implements Mirrors.
 func (h *Host) Add(ctx context.Context, a Array, s Slice) error {
 	if _, err := h.Superblock(ctx, s); !errors.Is(err, ErrNoSuperblock) {

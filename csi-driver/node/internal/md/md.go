@@ -39,6 +39,8 @@ var (
 	ErrFullCopy = errors.New("it cannot be brought in sync by bitmap: zero it and add it as a new one")
 	// ErrDisagree: the members that were named cannot be in sync with each other, by their own superblocks.
 	ErrDisagree = errors.New("the members' superblocks do not agree")
+	// ErrBlocks: a member has larger logical blocks than the array, so that smaller writes to it would fail.
+	ErrBlocks = errors.New("its logical blocks are larger than the mirror's")
 	// ErrState: the array is in no state in which it can do what was asked.
 	ErrState = errors.New("the mirror's state does not allow it")
 )
@@ -76,6 +78,9 @@ type Mirrors interface {
 	// ReAdd a former member, which was in sync: what it missed is copied. It fails with ErrFullCopy when that is not
 	// known, or when it was run without the present members.
 	ReAdd(ctx context.Context, a Array, s Slice) error
+	// Fits tells whether a slice can be added, or added again. It fails with ErrBlocks if not: the kernel would give the
+	// array the slice's logical blocks, and whoever has it open relies on those that it had.
+	Fits(a Array, s Slice) error
 	// Add what has no superblock, as a new member: everything is copied.
 	Add(ctx context.Context, a Array, s Slice) error
 	// SetDisks changes how many members the mirror has: all places beyond the present members' must be free.
