@@ -54,6 +54,8 @@ type Options struct {
 	HealthAddress string
 	// MetricsAddress for /metrics over HTTPS, for whom the API server allows it. Empty: HealthAddress, for anybody.
 	MetricsAddress string
+	// MetricsCertDir has tls.crt and tls.key for MetricsAddress. Empty: a certificate is created at start.
+	MetricsCertDir string
 	// MetricsOfPaths: the metrics of each path are served too.
 	MetricsOfPaths bool
 	// MaxVolumes that may be attached to this node at a time; 0 for no limit.
@@ -158,7 +160,7 @@ func (o Options) serveHTTP(ctx context.Context, config *rest.Config, ready func(
 		metrics = nil
 	}
 	group.Go(func() error { return server.ServeHealth(ctx, o.HealthAddress, ready, metrics) })
-	group.Go(func() error { return server.ServeMetrics(ctx, config, o.MetricsAddress) })
+	group.Go(func() error { return server.ServeMetrics(ctx, config, o.MetricsAddress, o.MetricsCertDir) })
 	return group.Wait()
 }
 

@@ -68,6 +68,8 @@ type Options struct {
 	HealthAddress string
 	// MetricsAddress serves metrics over TLS, to whom the API server allows it. Default: none.
 	MetricsAddress string
+	// MetricsCertDir has tls.crt and tls.key for MetricsAddress. Default: a certificate is created at start.
+	MetricsCertDir string
 	// DeviceFolder is where device files are. Default /dev.
 	DeviceFolder string
 
@@ -147,7 +149,8 @@ func newManager(config *rest.Config, o Options) (manager.Manager, error) {
 	metricsOptions := metricsserver.Options{BindAddress: "0"}
 	if o.MetricsAddress != "" {
 		metricsOptions = metricsserver.Options{
-			BindAddress: o.MetricsAddress, SecureServing: true, FilterProvider: filters.WithAuthenticationAndAuthorization,
+			BindAddress: o.MetricsAddress, SecureServing: true, CertDir: o.MetricsCertDir,
+			FilterProvider: filters.WithAuthenticationAndAuthorization,
 		}
 	}
 	m, err := ctrl.NewManager(config, ctrl.Options{

@@ -3,6 +3,7 @@
 package chart_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -157,6 +159,43 @@ func TestMetricsAreServedOnAPortOfNodesIfAskedFor(t *testing.T) {
 				t.Errorf("the Service is %+v", s)
 			}
 		})
+	}
+}
+
+// ServiceMonitors check the certificate that the pods get: for the name of the Service that they scrape.
+func TestMetricsHaveACertificateThatIsChecked(t *testing.T) {
+	objects := render(t, "--set", "metrics.tls.secretName=own,metrics.agents.port=9809,metrics.nodePlugins.port=9808,metrics.serviceMonitor.enabled=true")
+	names := map[string]bool{}
+	for _, s := range of[*corev1.Service](objects) {
+		names[s.Name+"."+s.Namespace+".svc"] = true
+	}
+	checked := 0
+	for _, o := range of[*unstructured.Unstructured](objects) {
+		endpoints, _, err := unstructured.NestedSlice(o.Object, "spec", "endpoints")
+		if err != nil || o.GetKind() != "ServiceMonitor" {
+			continue
+		}
+		config, _, err := unstructured.NestedMap(endpoints[0].(map[string]any), "tlsConfig")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ca, _, err := unstructured.NestedStringMap(config, "ca", "secret")
+		if err != nil || ca["name"] != "own" || ca["key"] != "ca.crt" || !names[fmt.Sprint(config["serverName"])] || config["insecureSkipVerify"] != nil {
+			t.Errorf("%s: %v (%v)", o.GetName(), config, err)
+		}
+		checked++
+	}
+	if checked != 4 {
+		t.Errorf("%d ServiceMonitors", checked)
+	}
+	for _, w := range workloads(objects) {
+		c := w.template.Spec.Containers[0]
+		mounted := slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool {
+			return m.Name == "metrics-cert" && m.ReadOnly && m.MountPath == "/etc/weft/metrics"
+		})
+		if !mounted || !slices.Contains(c.Args, "--metrics-cert-dir=/etc/weft/metrics") {
+			t.Errorf("%s: %q, %v", w.name, c.Args, c.VolumeMounts)
+		}
 	}
 }
 

@@ -64,6 +64,7 @@ var variations = map[string][]string{
 		"--set", "guard.enabled=true,guard.singleReplica=Allow",
 		"--set", "operator.webhook.failurePolicy=Fail,operator.webhook.timeoutSeconds=10",
 		"--set", "metrics.serviceMonitor.enabled=true,metrics.serviceMonitor.labels.release=prometheus,metrics.agents.port=9809,metrics.nodePlugins.port=9808,metrics.nodePlugins.paths=false",
+		"--set", "metrics.tls.secretName=metrics",
 		"--set", "metrics.prometheusRule.enabled=true,metrics.prometheusRule.labels.release=prometheus",
 		"--set", "metrics.dashboards.enabled=true,metrics.dashboards.annotations.grafana_folder=Storage",
 		"--set", "networkPolicy.restrictEgress=true,networkPolicy.apiServer.ports={443},networkPolicy.apiServer.cidrs={10.96.0.1/32}",

@@ -131,6 +131,31 @@ provisioner attacher resizer
 {{- if or (eq $wanted "Always") (and (eq $wanted "Auto") (.Capabilities.APIVersions.Has "snapshot.storage.k8s.io/v1/VolumeSnapshot")) }} snapshotter{{ end }}
 {{- end }}
 
+{{/* The certificate of the metrics, for the processes that serve them on a port; nothing while each creates its own. A
+Secret that lacks one of the keys keeps the pod from starting, and the pod's Events say so. */}}
+{{- define "weft.metricsArg" -}}
+{{- with .Values.metrics.tls.secretName -}}
+- --metrics-cert-dir=/etc/weft/metrics
+{{- end -}}
+{{- end }}
+
+{{- define "weft.metricsMount" -}}
+{{- with .Values.metrics.tls.secretName -}}
+- {name: metrics-cert, mountPath: /etc/weft/metrics, readOnly: true}
+{{- end -}}
+{{- end }}
+
+{{- define "weft.metricsVolume" -}}
+{{- with .Values.metrics.tls.secretName -}}
+- name: metrics-cert
+  secret:
+    secretName: {{ . | quote }}
+    items:
+    - {key: tls.crt, path: tls.crt}
+    - {key: tls.key, path: tls.key}
+{{- end -}}
+{{- end }}
+
 {{/* What the environment of a process says about traces; nothing while they are off. */}}
 {{- define "weft.tracingEnv" -}}
 {{- with .Values.tracing -}}

@@ -17,7 +17,7 @@ import (
 
 var errNotSynced = errors.New("the cache is not synced yet")
 
-type controllerOptions struct{ endpoint, healthAddress, metricsAddress string }
+type controllerOptions struct{ endpoint, healthAddress, metricsAddress, metricsCertDir string }
 
 func controllerCommand() *cobra.Command {
 	var o controllerOptions
@@ -31,6 +31,7 @@ func controllerCommand() *cobra.Command {
 	flags.StringVar(&o.endpoint, "endpoint", "unix:///csi/csi.sock", "endpoint of the CSI controller service")
 	flags.StringVar(&o.healthAddress, "health-probe-bind-address", ":9811", "address for /healthz and /readyz; 0 disables it")
 	flags.StringVar(&o.metricsAddress, "metrics-bind-address", "0", "address for /metrics over HTTPS, with authentication and authorization by the API server; 0 disables it")
+	flags.StringVar(&o.metricsCertDir, "metrics-cert-dir", "", "directory with tls.crt and tls.key of /metrics over HTTPS, read again when they change; empty: a certificate created at start")
 	return cmd
 }
 
@@ -62,7 +63,7 @@ func (o controllerOptions) run(ctx context.Context) error {
 		return err
 	}
 	group.Go(func() error { return cluster.Start(ctx) })
-	group.Go(func() error { return server.ServeMetrics(ctx, config, o.metricsAddress) })
+	group.Go(func() error { return server.ServeMetrics(ctx, config, o.metricsAddress, o.metricsCertDir) })
 	group.Go(func() error {
 		if cluster.GetCache().WaitForCacheSync(ctx) {
 			service.Settle(ctx)

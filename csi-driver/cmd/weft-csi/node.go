@@ -33,6 +33,7 @@ func nodeCommand() *cobra.Command {
 	flags.StringVar(&o.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "root directory of the kubelet")
 	flags.StringVar(&o.HealthAddress, "health-probe-bind-address", "127.0.0.1:9812", "address for /healthz and /readyz, and for /metrics unless --metrics-bind-address is set; 0 disables it")
 	flags.StringVar(&o.MetricsAddress, "metrics-bind-address", "", "address for /metrics over HTTPS, with authentication and authorization by the API server")
+	flags.StringVar(&o.MetricsCertDir, "metrics-cert-dir", "", "directory with tls.crt and tls.key of /metrics over HTTPS, read again when they change; empty: a certificate created at start")
 	flags.BoolVar(&o.MetricsOfPaths, "metrics-of-paths", true, "also serve the metrics of each path, which are most of the series")
 	flags.Int64Var(&o.MaxVolumes, "max-volumes", node.DefaultMaxVolumes, "maximum number of volumes attached to this node; 0 means no limit")
 	flags.DurationVar(&o.MirrorGrace, "mirror-grace", node.DefaultMirrorGrace, "how long a replica of a volume with two may not answer before it is given up; writes wait that long")

@@ -92,11 +92,12 @@ func MetricsHandler() http.Handler {
 // metricsRetry is how long after a failure metrics are served again.
 const metricsRetry = time.Minute
 
-// ServeMetrics serves this process's metrics at /metrics over HTTPS, with a certificate made at the start, to whom the
-// API server authenticates and allows to get /metrics, until the context ends. An empty address or "0" serves nothing.
+// ServeMetrics serves this process's metrics at /metrics over HTTPS, to whom the API server authenticates and allows to
+// get /metrics, until the context ends. The certificate is tls.crt and tls.key of certDir, and created at start if that is
+// empty. An empty address or "0" serves nothing.
 // While the address is taken, as it can be in the host's network, it is tried again every minute: volumes do not depend
 // on metrics.
-func ServeMetrics(ctx context.Context, config *rest.Config, address string) error {
+func ServeMetrics(ctx context.Context, config *rest.Config, address, certDir string) error {
 	if address == "" || address == "0" {
 		return nil
 	}
@@ -107,7 +108,7 @@ func ServeMetrics(ctx context.Context, config *rest.Config, address string) erro
 	if err != nil {
 		return fmt.Errorf("serve metrics: %w", err)
 	}
-	options := metricsserver.Options{BindAddress: address, SecureServing: true, FilterProvider: filters.WithAuthenticationAndAuthorization}
+	options := metricsserver.Options{BindAddress: address, SecureServing: true, CertDir: certDir, FilterProvider: filters.WithAuthenticationAndAuthorization}
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		s, err := metricsserver.NewServer(options, config, client)
 		if err == nil {

@@ -66,6 +66,7 @@ func command() *cobra.Command {
 	flags.StringVar(&options.Namespace, "namespace", "weft-system", "namespace of weft, with the Leases of the leader and of the agents")
 	flags.BoolVar(&options.LeaderElect, "leader-elect", true, "elect a leader among several replicas")
 	flags.StringVar(&options.MetricsBindAddress, "metrics-bind-address", ":8443", "address for /metrics over HTTPS, with authentication and authorization by the API server; 0 disables it")
+	flags.StringVar(&options.MetricsCertDir, "metrics-cert-dir", "", "directory with tls.crt and tls.key of /metrics over HTTPS, read again when they change; empty: a certificate created at start")
 	flags.StringVar(&options.HealthProbeBindAddress, "health-probe-bind-address", ":8081", "address for /healthz and /readyz; 0 disables it")
 	flags.StringVar(&options.WebhookBindAddress, "webhook-bind-address", "0", "address for the admission webhook over HTTPS, such as :9443; 0 disables it")
 	flags.StringVar(&options.TargetImage, "target-image", "", "image of target pods, with weft-launch and SPDK's nvmf_tgt; required")

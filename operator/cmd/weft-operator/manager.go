@@ -65,6 +65,8 @@ type settings struct {
 	// MetricsBindAddress serves /metrics over HTTPS, to those whom the API
 	// server authenticates and who may get the non-resource URL /metrics; off for none.
 	MetricsBindAddress string
+	// MetricsCertDir has tls.crt and tls.key of /metrics. Empty: a certificate is created at start.
+	MetricsCertDir string
 	// HealthProbeBindAddress serves /healthz and /readyz over HTTP; off for none.
 	HealthProbeBindAddress string
 	// WebhookBindAddress serves the admission webhook over HTTPS; off for none.
@@ -125,7 +127,7 @@ func newManager(ctx context.Context, cfg *rest.Config, o settings) (ctrl.Manager
 	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
 		Scheme:                        scheme,
 		Cache:                         caches,
-		Metrics:                       metricsOptions(o.MetricsBindAddress),
+		Metrics:                       metricsOptions(o.MetricsBindAddress, o.MetricsCertDir),
 		HealthProbeBindAddress:        o.HealthProbeBindAddress,
 		WebhookServer:                 server,
 		LeaderElection:                o.LeaderElect,
@@ -197,10 +199,11 @@ func trimNode(obj any) (any, error) {
 	return obj, nil
 }
 
-func metricsOptions(address string) metricsserver.Options {
+func metricsOptions(address, certDir string) metricsserver.Options {
 	return metricsserver.Options{
 		BindAddress:    address,
 		SecureServing:  true,
+		CertDir:        certDir,
 		FilterProvider: filters.WithAuthenticationAndAuthorization,
 	}
 }
