@@ -568,6 +568,10 @@ type PoolStatus struct {
 	// header, is rounded up to whole ones. Absent while it is not known, and with an engine that has none.
 	// +optional
 	ClusterSize *resource.Quantity `json:"clusterSize,omitempty"`
+	// BlockSizeBytes is the logical block size of its volumes, as hosts see it: the drive's with engine SPDK, and 4096
+	// with engine Nvmet. Absent while it is not known.
+	// +optional
+	BlockSizeBytes int32 `json:"blockSizeBytes,omitempty"`
 }
 
 // Inventory is what the agent found on the node.

@@ -62,6 +62,13 @@ type NvmfReplicaSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="deviceClass is immutable, because the data is stored there; create a new volume of the other class, and copy the data"
 	// +optional
 	DeviceClass string `json:"deviceClass,omitempty"`
+	// BlockSizeBytes is the logical block size of the drive that stores the replica: replicas of a volume need
+	// the same. Absent: any. Immutable.
+	// +kubebuilder:validation:Minimum=512
+	// +kubebuilder:validation:Maximum=65536
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="blockSizeBytes is immutable, because the volume may be in use with these blocks"
+	// +optional
+	BlockSizeBytes int32 `json:"blockSizeBytes,omitempty"`
 	// Connection settings of the hosts.
 	// +kubebuilder:default={}
 	// +optional

@@ -120,6 +120,13 @@ type NvmfVolumeSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="deviceClass is immutable, because the data is stored there; create a new volume of the other class, and copy the data"
 	// +optional
 	DeviceClass string `json:"deviceClass,omitempty"`
+	// BlockSizeBytes is the logical block size of the drives that store the volume: replicas of a volume need
+	// the same. Absent: any. Immutable.
+	// +kubebuilder:validation:Minimum=512
+	// +kubebuilder:validation:Maximum=65536
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="blockSizeBytes is immutable, because the volume may be in use with these blocks"
+	// +optional
+	BlockSizeBytes int32 `json:"blockSizeBytes,omitempty"`
 	// Zones whose nodes may store replicas: values of the node label zoneLabel. From the volume's StorageClass. If you
 	// change them, replicas that exist stay where they are. Absent: all nodes of the target.
 	// +kubebuilder:validation:MaxItems=64

@@ -164,7 +164,7 @@ func (s *Service) makeVolume(ctx context.Context, want volumeRequest, avoid []st
 	if err != nil {
 		return nil, fmt.Errorf("create a UUID: %w", err)
 	}
-	members, err := s.place(ctx, req, want, id.String())
+	members, blockBytes, err := s.place(ctx, req, want, id.String())
 	if err != nil {
 		return nil, withTargetsReasons(err, target)
 	}
@@ -174,7 +174,7 @@ func (s *Service) makeVolume(ctx context.Context, want volumeRequest, avoid []st
 			UUID: id.String(), Target: target.Name, Members: members, Mirrored: len(members) > 1,
 			Replicas: max(want.params.Replicas, 1), ReplaceLostReplicaAfterMinutes: want.params.ReplaceLostReplicaAfterMinutes,
 			Size: *resource.NewQuantity(req.SizeBytes, resource.BinarySI), Source: want.source, Encryption: want.params.Encryption,
-			DeviceClass: req.DeviceClass, Zones: want.params.Zones, ZoneLabel: want.params.ZoneLabel, Connection: connection, QoS: want.params.QoS,
+			DeviceClass: req.DeviceClass, BlockSizeBytes: blockBytes, Zones: want.params.Zones, ZoneLabel: want.params.ZoneLabel, Connection: connection, QoS: want.params.QoS,
 		},
 	}
 	if from.proof != "" {
@@ -193,19 +193,19 @@ func (s *Service) makeVolume(ctx context.Context, want volumeRequest, avoid []st
 
 // place the replicas of a volume, each on another node. A copy begins with one: the others are created and filled once
 // that has the data. That there is room for them is checked before anything is copied.
-func (s *Service) place(ctx context.Context, req placement.Request, want volumeRequest, uuid string) ([]v1alpha1.VolumeMember, error) {
-	members := make([]v1alpha1.VolumeMember, max(int(want.params.Replicas), 1))
+func (s *Service) place(ctx context.Context, req placement.Request, want volumeRequest, uuid string) (members []v1alpha1.VolumeMember, blockBytes int32, err error) {
+	members = make([]v1alpha1.VolumeMember, max(int(want.params.Replicas), 1))
 	for n := range members {
 		members[n] = member(want.id, uuid, n, "")
 	}
-	if err := s.reservations.place(ctx, req, members); err != nil {
-		return nil, err
+	if blockBytes, err = s.reservations.place(ctx, req, members); err != nil {
+		return nil, 0, err
 	}
 	if want.source != nil {
 		s.reservations.releaseAll(members[1:], req.SizeBytes)
 		members = members[:1]
 	}
-	return members, nil
+	return members, blockBytes, nil
 }
 
 // asked of a node: what the StorageClass gives, and the transports in any case. What is settled by default is lowered

@@ -127,6 +127,9 @@ func (s *Service) begin(ctx context.Context, a *arrangement) (outcome, error) {
 		return outcome{waiting: why}, err
 	}
 	rep := newReplica(a.NvmfVolume, m, nil)
+	if rep.Spec.BlockSizeBytes, err = s.blocksOf(ctx, a); err != nil {
+		return outcome{}, err
+	}
 	rep.Annotations[joinsAnnotation] = uuid.NewString()
 	rep.Spec.Used, rep.Spec.Hosts, rep.Spec.SubsystemNQN = false, nil, ""
 	if err := s.client.Create(ctx, rep, client.FieldOwner(fieldManager)); err != nil {
@@ -137,6 +140,28 @@ func (s *Service) begin(ctx context.Context, a *arrangement) (outcome, error) {
 	}
 	klog.FromContext(ctx).Info("Creating another replica", "volume", a.Name, "replica", m.Name, "node", m.Node)
 	return changed, nil
+}
+
+// blocksOf a volume: the logical blocks of the drives that have its replicas; 0 where they are not known.
+func (s *Service) blocksOf(ctx context.Context, a *arrangement) (int32, error) {
+	if a.Spec.BlockSizeBytes > 0 {
+		return a.Spec.BlockSizeBytes, nil
+	}
+	for _, rep := range a.replicas {
+		if rep == nil || rep.Status.Device == "" {
+			continue
+		}
+		var node v1alpha1.NvmfNode
+		if err := s.client.Get(ctx, keyOf(rep.Spec.Node), &node); client.IgnoreNotFound(err) != nil {
+			return 0, fmt.Errorf("read NvmfNode %s: %w", rep.Spec.Node, err)
+		}
+		for _, p := range node.Status.Pools {
+			if p.Device == rep.Status.Device && p.BlockSizeBytes > 0 {
+				return p.BlockSizeBytes, nil
+			}
+		}
+	}
+	return 0, nil
 }
 
 // placeNext chooses the node of a volume's next member, and keeps space there; or it says why there is none now.
@@ -156,7 +181,7 @@ func (s *Service) placeNext(ctx context.Context, a *arrangement) (m v1alpha1.Vol
 		return m, "", err
 	}
 	placed := []v1alpha1.VolumeMember{m}
-	err = s.reservations.place(ctx, req, placed)
+	_, err = s.reservations.place(ctx, req, placed)
 	var noNode *placement.NoNodeError
 	var noRoom *placement.NoRoomError
 	if errors.As(err, &noNode) || errors.As(err, &noRoom) {
@@ -213,6 +238,9 @@ func (s *Service) requestFor(ctx context.Context, a *arrangement) (req placement
 	req = placement.Request{
 		Target: a.Spec.Target, Connection: v1alpha1.Connection{Transports: a.Spec.Connection.Transports},
 		SizeBytes: a.Spec.Size.Value(), DeviceClass: a.Spec.DeviceClass, Zones: a.Spec.Zones, Avoid: s.refused.of(a.Name),
+	}
+	if req.BlockBytes, err = s.blocksOf(ctx, a); err != nil {
+		return req, "", err
 	}
 	if req.Cordoned, err = s.cordonedNodes(ctx); err != nil {
 		return req, "", err

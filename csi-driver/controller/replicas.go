@@ -48,7 +48,7 @@ func newReplica(vol *v1alpha1.NvmfVolume, m v1alpha1.VolumeMember, source *v1alp
 		ObjectMeta: metav1.ObjectMeta{Name: m.Name, Labels: vol.Labels, Annotations: map[string]string{}, Finalizers: []string{v1alpha1.EngineFinalizer}},
 		Spec: v1alpha1.NvmfReplicaSpec{
 			Volume: v1alpha1.ReplicaOf{Name: vol.Name, UUID: vol.Spec.UUID},
-			UUID:   m.UUID, Target: vol.Spec.Target, Node: m.Node, Source: source, DeviceClass: vol.Spec.DeviceClass, Connection: vol.Spec.Connection,
+			UUID:   m.UUID, Target: vol.Spec.Target, Node: m.Node, Source: source, DeviceClass: vol.Spec.DeviceClass, BlockSizeBytes: vol.Spec.BlockSizeBytes, Connection: vol.Spec.Connection,
 		},
 	}
 	for _, key := range []string{v1alpha1.PVCNameKey, v1alpha1.PVCNamespaceKey} {

@@ -58,13 +58,13 @@ const reservationTime = 2 * time.Minute
 
 // place chooses a node for each of a volume's replicas, sets it, and keeps the space there until the cache shows the
 // replica. The first may have to be where the request says; each is on another node than those before it. With an error
-// no space is kept.
-func (r *reservations) place(ctx context.Context, req placement.Request, members []v1alpha1.VolumeMember) error {
+// no space is kept. If the drives of the target differ in their logical blocks, it answers those of all the replicas;
+// else 0.
+func (r *reservations) place(ctx context.Context, req placement.Request, members []v1alpha1.VolumeMember) (blockBytes int32, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	err := r.ready()
-	if err != nil {
-		return err
+	if err := r.ready(); err != nil {
+		return 0, err
 	}
 	// What earlier calls kept for these replicas is no obstacle to them.
 	before := map[string]reservation{}
@@ -74,14 +74,53 @@ func (r *reservations) place(ctx context.Context, req placement.Request, members
 			r.drop(m.Name)
 		}
 	}
+	sizes, err := r.blockSizes(ctx, req, len(members))
+	if err != nil {
+		return 0, err
+	}
+	var failed error
+	for _, req.BlockBytes = range sizes {
+		if err := r.placeAll(ctx, req, members); err == nil {
+			return req.BlockBytes, nil
+		} else if failed == nil {
+			failed = err
+		}
+	}
+	for _, made := range before {
+		r.enter(made)
+	}
+	return 0, failed
+}
+
+// blockSizes are the logical blocks that a volume's replicas can have, in the order in which they are tried: first what
+// the drive has on which a single replica would be.
+func (r *reservations) blockSizes(ctx context.Context, req placement.Request, replicas int) ([]int32, error) {
+	of := r.index.BlockSizes(req.Target)
+	if req.BlockBytes > 0 || replicas < 2 || len(of) < 2 {
+		return []int32{req.BlockBytes}, nil
+	}
+	name, err := r.choose(ctx, req)
+	if err != nil {
+		return []int32{0}, nil //nolint:nilerr // it is found again, and told, when the first replica is placed
+	}
+	node, err := r.node(ctx, name)
+	if err != nil || node == nil {
+		return of, err
+	}
+	first := req.BlockSizes(node)
+	if req.Device != "" && len(first) > 0 {
+		return first, nil
+	}
+	return append(first, slices.DeleteFunc(of, func(bytes int32) bool { return slices.Contains(first, bytes) })...), nil
+}
+
+// placeAll of a volume's replicas, or none.
+func (r *reservations) placeAll(ctx context.Context, req placement.Request, members []v1alpha1.VolumeMember) (err error) {
 	for i := range members {
 		m := &members[i]
 		if m.Node, err = r.choose(ctx, req); err != nil {
 			for _, m := range members {
 				r.drop(m.Name)
-			}
-			for _, made := range before {
-				r.enter(made)
 			}
 			return err
 		}

@@ -220,6 +220,8 @@ type Pool struct {
 	// ClusterBytes in which it allocates, and of which the size of each of its volumes is a multiple; 0 where SizeUnit
 	// is all that is asked of a size.
 	ClusterBytes int64
+	// BlockBytes of each logical block of its volumes, as hosts see it; 0 while it is not known.
+	BlockBytes int32
 	// Err is set when the pool cannot be read: nothing is known of its volumes.
 	Err error
 	// NotDurable is nil when every write is acknowledged only once it would survive a loss of the node's power. Else it

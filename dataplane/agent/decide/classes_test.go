@@ -84,3 +84,41 @@ func TestDecideClasses(t *testing.T) {
 		c.run(t)
 	}
 }
+
+// A replica is made on a drive with the logical blocks of the volume's other replicas, whatever room others have.
+func TestDecideBlocks(t *testing.T) {
+	withBlocks := func(s *Observed) {
+		s.Target.State.Pools[0].BlockBytes, s.Target.State.Pools[1].BlockBytes = 4096, 512
+	}
+	ofBlocks := func(bytes int32) func(*v1alpha1.NvmfReplica) {
+		return func(v *v1alpha1.NvmfReplica) { v.Spec.BlockSizeBytes = bytes }
+	}
+	for _, c := range []decideCase{
+		{
+			name: "each on its blocks",
+			given: func(s *Observed) {
+				withBlocks(s)
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, ofBlocks(512)), testVolume(2, ofBlocks(4096)), testVolume(3)}
+			},
+			does: []string{"CreateVolumes 1 on b", "CreateVolumes 2 on a", "CreateVolumes 3 on a"},
+			also: func(g *WithT, d Decision) {
+				g.Expect(d.Node.Pools[0].BlockSizeBytes).To(BeEquivalentTo(4096))
+				g.Expect(d.Node.Pools[1].BlockSizeBytes).To(BeEquivalentTo(512))
+			},
+		},
+		{
+			name: "no drive with the blocks",
+			given: func(s *Observed) {
+				withBlocks(s)
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, ofBlocks(8192))}
+			},
+			volumes: map[string]says{"v1": {"Created": "False/NoSpace"}},
+			also: func(g *WithT, d Decision) {
+				g.Expect(meta.FindStatusCondition(d.Volumes["v1"].Conditions, v1alpha1.ConditionCreated).Message).To(
+					ContainSubstring("no pool of this node that is ready has logical blocks of 8192 bytes"))
+			},
+		},
+	} {
+		c.run(t)
+	}
+}

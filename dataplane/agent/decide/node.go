@@ -132,9 +132,10 @@ func (d *decider) poolStatuses() []v1alpha1.PoolStatus {
 		s := v1alpha1.PoolStatus{
 			Device: p.device.ID, Path: p.device.Path, DeviceClass: p.class, Ready: p.ready(),
 			Reason: p.reason, Message: text.Clip(p.message, MaxMessageBytes), Total: was.Total, Free: was.Free, ClusterSize: was.ClusterSize,
+			BlockSizeBytes: was.BlockSizeBytes,
 		}
 		if p.readable() {
-			s.Path = p.held.Path
+			s.Path, s.BlockSizeBytes = p.held.Path, p.held.BlockBytes
 			s.Total = keep(was.Total, p.held.TotalBytes)
 			s.Free = figure(was.Free, p.held.FreeBytes, p.held.TotalBytes/poolPart, d.Refresh)
 			if p.clusterBytes > 0 {

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"slices"
 
-	"k8s.io/apimachinery/pkg/api/resource"
-
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/device"
 	"github.com/weft-storage/weft/dataplane/engine"
@@ -239,18 +237,24 @@ func (d *decider) judgePool(p *pool) (reason, message string) {
 	return v1alpha1.ReasonDeviceMissing, fmt.Sprintf("drive %s is not on this node", p.device.ID)
 }
 
-// of says that a pool is of the class that a volume asks for, if it asks for one.
+// of says that a pool is of the class that a replica asks for, if it asks for one.
 func (p *pool) of(class string) bool { return class == "" || p.class == class }
 
-// choosePool for a blank volume: of the ready ones of its class, that with the most room by promised size. Nil when
-// none has the room.
-func (d *decider) choosePool(size resource.Quantity, class string) *pool {
+// blocks says that a pool that can be read has the logical blocks that a replica asks for, if it asks for any and they
+// are known.
+func (p *pool) blocks(bytes int32) bool {
+	return bytes == 0 || p.held.BlockBytes == 0 || p.held.BlockBytes == bytes
+}
+
+// choosePool for a blank replica: of the ready ones of its class and blocks, that with the most room by promised size.
+// Nil when none has the room.
+func (d *decider) choosePool(want v1alpha1.NvmfReplicaSpec) *pool {
 	var best *pool
 	for _, p := range d.pools {
 		if d.Node.Spec.Cordons(p.device.ID) {
 			continue
 		}
-		if served := p.served(size); p.ready() && p.of(class) && d.fits(p, served, served) && (best == nil || d.room(p) > d.room(best)) {
+		if served := p.served(want.Size); p.ready() && p.of(want.DeviceClass) && p.blocks(want.BlockSizeBytes) && d.fits(p, served, served) && (best == nil || d.room(p) > d.room(best)) {
 			best = p
 		}
 	}

@@ -285,8 +285,8 @@ func (d *decider) poolFor(v *volume, spec *engine.VolumeSpec) (*pool, *metav1.Co
 		}
 		return p, nil
 	}
-	class := v.obj.Spec.DeviceClass
-	if p := d.choosePool(v.obj.Spec.Size, class); p != nil {
+	class, blocks := v.obj.Spec.DeviceClass, v.obj.Spec.BlockSizeBytes
+	if p := d.choosePool(v.obj.Spec); p != nil {
 		return p, nil
 	}
 	if !slices.ContainsFunc(d.pools, (*pool).ready) {
@@ -294,6 +294,9 @@ func (d *decider) poolFor(v *volume, spec *engine.VolumeSpec) (*pool, *metav1.Co
 	}
 	if !slices.ContainsFunc(d.pools, func(p *pool) bool { return p.ready() && p.of(class) }) {
 		return refuse(v1alpha1.ReasonNoSpace, "no pool of this node that is ready has device class %s", class)
+	}
+	if !slices.ContainsFunc(d.pools, func(p *pool) bool { return p.ready() && p.of(class) && p.blocks(blocks) }) {
+		return refuse(v1alpha1.ReasonNoSpace, "no pool of this node%s that is ready has logical blocks of %d bytes, as the volume's other replica has", ofClass(class), blocks)
 	}
 	return refuse(v1alpha1.ReasonNoSpace, "no pool of this node%s has enough space for %d bytes, including its header of %d", ofClass(class), v1alpha1.WithHeader(sizeOf(v.obj.Spec.Size)), v1alpha1.HeaderBytes)
 }

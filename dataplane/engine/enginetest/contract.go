@@ -127,6 +127,8 @@ type Identity struct {
 	NSID               uint32
 	// UUID and NGUID in lower case; the NGUID without hyphens.
 	UUID, NGUID string
+	// BlockBytes of its logical blocks; 0 of an engine that does not know them.
+	BlockBytes int32
 }
 
 // suite of one test.

@@ -183,6 +183,7 @@ func (h *hostFixture) identity() Identity {
 	return Identity{
 		NQN: h.x.NQN, Serial: h.x.Serial, Model: h.x.Model,
 		NSID: 1, UUID: string(h.id), NGUID: strings.ReplaceAll(string(h.id), "-", ""),
+		BlockBytes: h.pool(h.device.ID).BlockBytes,
 	}
 }
 

@@ -221,10 +221,15 @@ func (n *namespace) SizeBytes() (int64, error) {
 
 // Identity implements Namespace.
 func (n *namespace) Identity() (Identity, error) {
+	b, err := os.ReadFile(filepath.Join("/sys/class/block", n.head, "queue/logical_block_size"))
+	if err != nil {
+		return Identity{}, err
+	}
+	blockBytes, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 32)
 	return Identity{
 		NQN: n.c.attr("subsysnqn"), Serial: n.c.attr("serial"), Model: n.c.attr("model"), NSID: n.nsid(),
-		UUID: n.attr("uuid"), NGUID: strings.ReplaceAll(n.attr("nguid"), "-", ""),
-	}, nil
+		UUID: n.attr("uuid"), NGUID: strings.ReplaceAll(n.attr("nguid"), "-", ""), BlockBytes: int32(blockBytes),
+	}, err
 }
 
 // ANAState implements Namespace.

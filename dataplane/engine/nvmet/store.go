@@ -74,6 +74,10 @@ func (h *host) scan() (*store, error) {
 	return s, nil
 }
 
+// blockBytes of a namespace that is a file: the kernel takes the block size of its filesystem, and at most 4096 bytes
+// (nvmet_file_ns_enable). That of XFS, as pools are made, is 4096 bytes.
+const blockBytes = 4096
+
 func (h *host) readPool(s *store, p *pool, mounts []mount.MountInfo) error {
 	m := mountedOn(mounts, p.dir)
 	if m == nil {
@@ -89,6 +93,7 @@ func (h *host) readPool(s *store, p *pool, mounts []mount.MountInfo) error {
 		return fmt.Errorf("%w: pool %s: %w", engine.ErrUnavailable, p.Device, err)
 	}
 	p.TotalBytes = v1alpha1.FillableXFS(int64(st.Blocks) * st.Bsize)
+	p.BlockBytes = blockBytes
 	p.FreeBytes = min(int64(st.Bavail)*st.Bsize, p.TotalBytes)
 	volumes, err := readFiles(p, volumesFolder)
 	if err != nil {

@@ -4,6 +4,7 @@ package spdk_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -102,4 +103,20 @@ func BenchmarkFirstWriteAfterSnapshot(b *testing.B) {
 			b.ReportMetric(0, "ns/op")
 		})
 	}
+}
+
+// TestPoolsTellTheirBlocks: volumes have the logical blocks of the drive that they are on.
+func TestPoolsTellTheirBlocks(t *testing.T) {
+	t.Setenv(spdktest.TargetVariable, "")
+	m := newMachine(t)
+	devices := m.twoDrives(t)
+	m.fake.Drives[1].BlockSize = 4096
+	m.restart(t)
+	e := m.engine(t)
+	check(t, errors.Join(e.OpenPools(t.Context(), devices)...))
+	state, err := e.Gather(t.Context())
+	check(t, err)
+	NewWithT(t).Expect(state.Pools).To(ConsistOf(
+		And(HaveField("Device", m.fake.Drives[0].WWID()), HaveField("BlockBytes", int32(512))),
+		And(HaveField("Device", m.fake.Drives[1].WWID()), HaveField("BlockBytes", int32(4096)))))
 }

@@ -217,6 +217,7 @@ func (st *store) readable(l spdkrpc.Lvstore) *pool {
 	p := st.recorded(device)
 	p.ClusterBytes, p.clusters = int64(l.ClusterBytes), int64(l.TotalClusters)
 	p.TotalBytes, p.FreeBytes = p.clusters*p.ClusterBytes, int64(l.FreeClusters)*p.ClusterBytes
+	p.BlockBytes = int32(l.BlockBytes)
 	p.Err = nil
 	return p
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -157,4 +158,61 @@ func TestCordoned(t *testing.T) {
 	if room, known := Room(&nodes[1], "d", "v", nil); room != 20*gi || !known {
 		t.Errorf("room for %d, %v", room, known)
 	}
+}
+
+// withBlocksOf is a pool whose volumes have logical blocks of so many bytes.
+func withBlocksOf(device string, blockBytes int32, dataBytes int64) option {
+	return func(n *v1alpha1.NvmfNode) {
+		pool(device, dataBytes)(n)
+		n.Status.Pools[len(n.Status.Pools)-1].BlockSizeBytes = blockBytes
+	}
+}
+
+func TestBlocks(t *testing.T) {
+	nodes := []v1alpha1.NvmfNode{
+		node("a", withBlocksOf("a-512", 512, 10*gi), withBlocksOf("a-4096", 4096, 50*gi)),
+		node("b", withBlocksOf("b-4096", 4096, 20*gi)),
+		node("c", withBlocksOf("c-512", 512, 5*gi)),
+		node("d", pool("d", 8*gi)), // not known
+	}
+	for name, tc := range map[string]struct {
+		req  Request
+		want string
+	}{
+		"any":                       {Request{SizeBytes: gi}, "a"},
+		"the only pool of a node":   {Request{SizeBytes: gi, BlockBytes: 4096, Apart: []string{"a"}}, "b"},
+		"what a node has of others": {Request{SizeBytes: 20 * gi, BlockBytes: 4096}, "a"},
+		"what is not known":         {Request{SizeBytes: gi, BlockBytes: 512, Apart: []string{"a"}}, "d"},
+		"the last one":              {Request{SizeBytes: gi, BlockBytes: 512, Apart: []string{"a"}, Avoid: []string{"d"}}, "c"},
+	} {
+		tc.req.Target = "fast"
+		if got, err := choose(tc.req, nodes, NewLedger()); got != tc.want || err != nil {
+			t.Errorf("%s: got %q, %v; want %q", name, got, err, tc.want)
+		}
+	}
+	_, err := choose(Request{Target: "fast", SizeBytes: 20 * gi, BlockBytes: 512}, nodes, NewLedger())
+	if err == nil || !strings.Contains(err.Error(), "with logical blocks of 512 bytes") || !strings.Contains(err.Error(), "b: it has no drive with logical blocks of 512 bytes") {
+		t.Errorf("the reason is %v", err)
+	}
+
+	var x Index
+	for i := range nodes {
+		x.SetNode(&nodes[i])
+	}
+	sizes := func(want ...int32) {
+		t.Helper()
+		if diff := cmp.Diff(want, x.BlockSizes("fast"), cmpopts.EquateEmpty()); diff != "" {
+			t.Error(diff)
+		}
+	}
+	sizes(512, 4096)
+	other := nodes[2].DeepCopy()
+	other.Status.Pools[0].BlockSizeBytes = 4096
+	x.SetNode(other)
+	sizes(4096, 512)
+	x.RemoveNode("a")
+	sizes(4096)
+	x.RemoveNode("b")
+	x.RemoveNode("c")
+	sizes()
 }

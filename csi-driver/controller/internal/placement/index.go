@@ -5,6 +5,7 @@ package placement
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -19,6 +20,8 @@ type Index struct {
 	ledger Ledger
 	nodes  map[string]*v1alpha1.NvmfNode
 	views  map[question]*view
+	// pools counts the pools by target and logical blocks.
+	pools map[string]map[int32]int
 	// asked counts what was asked for.
 	asked uint64
 }
@@ -30,7 +33,7 @@ const mostViews = 32
 // question is what a node is judged by, whatever is to be placed: the same for all volumes of a StorageClass.
 type question struct {
 	target, class, device, transports string
-	ioQueues, queueDepth              int32
+	ioQueues, queueDepth, blockBytes  int32
 }
 
 func questionOf(req Request) question {
@@ -40,7 +43,7 @@ func questionOf(req Request) question {
 	}
 	return question{
 		target: req.Target, class: req.DeviceClass, device: req.Device, transports: strings.Join(transports, ","),
-		ioQueues: req.Connection.IOQueues, queueDepth: req.Connection.QueueDepth,
+		ioQueues: req.Connection.IOQueues, queueDepth: req.Connection.QueueDepth, blockBytes: req.BlockBytes,
 	}
 }
 
@@ -70,12 +73,46 @@ func (x *Index) SetNode(n *v1alpha1.NvmfNode) {
 	if x.nodes == nil {
 		x.nodes = map[string]*v1alpha1.NvmfNode{}
 	}
+	x.count(x.nodes[n.Name], -1)
+	x.count(n, 1)
 	x.nodes[n.Name] = n
 	x.touch(n.Name)
 }
 
+// count the pools of a node that comes or goes.
+func (x *Index) count(n *v1alpha1.NvmfNode, by int) {
+	if n == nil {
+		return
+	}
+	if x.pools == nil {
+		x.pools = map[string]map[int32]int{}
+	}
+	of := x.pools[n.Spec.Target]
+	if of == nil {
+		of = map[int32]int{}
+		x.pools[n.Spec.Target] = of
+	}
+	for _, p := range n.Status.Pools {
+		if of[p.BlockSizeBytes] += by; of[p.BlockSizeBytes] == 0 {
+			delete(of, p.BlockSizeBytes)
+		}
+	}
+	if len(of) == 0 {
+		delete(x.pools, n.Spec.Target)
+	}
+}
+
+// BlockSizes of the pools of a target's nodes, those of most pools first. Pools whose blocks are not known are left out.
+func (x *Index) BlockSizes(target string) []int32 {
+	of := x.pools[target]
+	all := slices.DeleteFunc(slices.Collect(maps.Keys(of)), func(bytes int32) bool { return bytes == 0 })
+	slices.SortFunc(all, func(a, b int32) int { return cmp.Or(cmp.Compare(of[b], of[a]), cmp.Compare(a, b)) })
+	return all
+}
+
 // RemoveNode that is gone. What was promised of it stays, until that is withdrawn.
 func (x *Index) RemoveNode(name string) {
+	x.count(x.nodes[name], -1)
 	delete(x.nodes, name)
 	x.touch(name)
 }
@@ -229,7 +266,7 @@ func (x *Index) newView(q question, req Request) *view {
 		delete(x.views, oldest)
 	}
 	v := &view{
-		ask:      Request{Target: req.Target, Connection: req.Connection, DeviceClass: req.DeviceClass, Device: req.Device},
+		ask:      Request{Target: req.Target, Connection: req.Connection, DeviceClass: req.DeviceClass, Device: req.Device, BlockBytes: req.BlockBytes},
 		verdicts: map[string]*verdict{}, stale: make(map[string]bool, len(x.nodes)),
 	}
 	for name := range x.nodes {

@@ -56,6 +56,9 @@ type Request struct {
 	SizeBytes int64
 	// DeviceClass of its pool; empty for any.
 	DeviceClass string
+	// BlockBytes of each logical block of its pool, as the volume's other replicas have; 0 for any. A pool whose blocks
+	// are not known may have them.
+	BlockBytes int32
 	// Avoid nodes that have said they have no room.
 	Avoid []string
 	// Apart are the nodes of the volume's other replicas. None of them takes this one, and a node in another zone than
@@ -173,7 +176,7 @@ func (e *NoRoomError) Error() string {
 	for _, r := range e.Refusals {
 		has = append(has, r.Node+": "+r.Reason)
 	}
-	return fmt.Sprintf("no drive of target %q has enough space for a volume of %s%s: %s", e.Request.Target, bytes(e.Request.SizeBytes), ofClass(e.Request.DeviceClass), list(has))
+	return fmt.Sprintf("no drive of target %q has enough space for a volume of %s%s: %s", e.Request.Target, bytes(e.Request.SizeBytes), ofClass(e.Request.DeviceClass)+withBlocks(e.Request.BlockBytes), list(has))
 }
 
 // listed nodes in an error: an Event's message has at most 1024 bytes.
@@ -242,6 +245,12 @@ func noPool(n *v1alpha1.NvmfNode, req Request) string {
 	if n.Spec.Cordons(req.Device) {
 		return fmt.Sprintf("its drive %s, which stores the source, is being retired; to place volumes on it again, run: kubectl weft retire %s %s --undo", req.Device, n.Name, req.Device)
 	}
+	if req.BlockBytes > 0 && len(pools) > 0 {
+		pools = slices.DeleteFunc(slices.Clone(pools), func(p v1alpha1.PoolStatus) bool { return !req.blocks(p.BlockSizeBytes) })
+		if len(pools) == 0 {
+			return "it has no drive" + ofClass(class) + withBlocks(req.BlockBytes)
+		}
+	}
 	switch {
 	case len(pools) > 0 && !slices.ContainsFunc(pools, func(p v1alpha1.PoolStatus) bool { return !n.Spec.Cordons(p.Device) }):
 		return "its drives" + ofClass(class) + " are being retired"
@@ -265,8 +274,33 @@ func otherClass(source v1alpha1.PoolStatus) string {
 }
 
 // among the pools that a request may go to.
-func (r Request) among(device, class string) bool {
-	return (r.Device == "" || r.Device == device) && (r.DeviceClass == "" || r.DeviceClass == class)
+func (r Request) among(device string, s space) bool {
+	return (r.Device == "" || r.Device == device) && (r.DeviceClass == "" || r.DeviceClass == s.class) && r.blocks(s.blockBytes)
+}
+
+// blocks that a pool may have, or 0 where they are not known.
+func (r Request) blocks(bytes int32) bool {
+	return r.BlockBytes == 0 || bytes == 0 || bytes == r.BlockBytes
+}
+
+// BlockSizes of the pools of a node that can take a request, in its order: each once, without those that are not known.
+func (r Request) BlockSizes(n *v1alpha1.NvmfNode) []int32 {
+	var all []int32
+	for _, p := range n.Status.Pools {
+		s := space{class: p.DeviceClass, blockBytes: p.BlockSizeBytes}
+		if p.Ready && s.blockBytes > 0 && r.among(p.Device, s) && !slices.Contains(all, s.blockBytes) {
+			all = append(all, s.blockBytes)
+		}
+	}
+	return all
+}
+
+// withBlocks in words, behind what has them.
+func withBlocks(bytes int32) string {
+	if bytes == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" with logical blocks of %d bytes, as all replicas of a volume need", bytes)
 }
 
 // ofClass in words, behind what is of it.
@@ -316,6 +350,8 @@ func unplannedSpace(n *v1alpha1.NvmfNode, device string, promises []Promise) (sp
 // space of a pool.
 type space struct {
 	class string
+	// blockBytes of its logical blocks; 0 where they are not known.
+	blockBytes int32
 	// cordoned: the pool gets no new replicas. Those that it stores can grow.
 	cordoned bool
 	// free is what may still be promised; negative where more was than may be.
@@ -327,7 +363,7 @@ type space struct {
 }
 
 func spaceOf(plan *v1alpha1.Plan, pool v1alpha1.PoolStatus) space {
-	s := space{class: pool.DeviceClass, free: plan.Promisable(pool.Total.Value()), total: pool.Total.Value()}
+	s := space{class: pool.DeviceClass, blockBytes: pool.BlockSizeBytes, free: plan.Promisable(pool.Total.Value()), total: pool.Total.Value()}
 	if pool.ClusterSize != nil {
 		s.cluster = pool.ClusterSize.Value()
 	}
@@ -360,7 +396,7 @@ func freeSpace(n *v1alpha1.NvmfNode, promises []Promise) map[string]space {
 			pools[p.Device] = s
 		}
 		if p.Ready && p.TakesNothingNew() {
-			pools[p.Device] = space{class: p.DeviceClass} // whatever of it was not promised
+			pools[p.Device] = space{class: p.DeviceClass, blockBytes: p.BlockSizeBytes} // whatever of it was not promised
 		}
 	}
 	take := func(device string, bytes int64) {
@@ -390,7 +426,7 @@ func freeSpace(n *v1alpha1.NvmfNode, promises []Promise) map[string]space {
 func room(n *v1alpha1.NvmfNode, req Request, ledger *Ledger) Candidate {
 	c := Candidate{Node: n.Name}
 	for d, s := range ledger.left(n) {
-		if !req.among(d, s.class) || s.cordoned {
+		if !req.among(d, s) || s.cordoned {
 			continue
 		}
 		// A pool of which more was promised than may be (its drive was replaced by a smaller one) takes nothing from
