@@ -234,7 +234,8 @@ var _ = Describe("A volume with two replicas", func() {
 		Expect(machines.PowerOff(lost.Node)).To(Succeed())
 		r.loses(ctx, lost.Node)
 		r.acks.goOnNow(ctx)
-		event(ctx, r.claim, "the replica on node "+lost.Node+" is lost, and is replaced by a new one")
+		// The operator finds the agent silent, the CSI controller sees that within a minute, and waits for another.
+		eventWithin(ctx, r.claim, "the replica on node "+lost.Node+" is lost, and is replaced by a new one", 5*time.Minute)
 		Eventually(ctx, func(g Gomega, ctx context.Context) {
 			g.Expect(cluster.Get(ctx, client.ObjectKeyFromObject(r.volume), r.volume)).To(Succeed())
 			g.Expect(r.volume.Spec.Move).To(BeNil())

@@ -188,10 +188,13 @@ func (d *demo) show(ctx context.Context) error {
 	return nil
 }
 
-// kubectl shows a command that users have, and what it prints.
+// kubectl shows a command that users have, and what it prints. Its list of the cluster's types is the lab's own: another
+// lab's, which had the same address, would not have weft's.
 func (d *demo) kubectl(ctx context.Context, args ...string) error {
 	fmt.Printf("\n$ kubectl %s\n", strings.Join(args, " "))
-	cmd := exec.CommandContext(ctx, filepath.Join(d.Lab.AssetsDir(), "kubectl"), append(args, "--kubeconfig", d.Cluster.Kubeconfig)...)
+	types := filepath.Join(filepath.Dir(d.Cluster.Kubeconfig), "kubectl-cache")
+	cmd := exec.CommandContext(ctx, filepath.Join(d.Lab.AssetsDir(), "kubectl"),
+		append(args, "--kubeconfig", d.Cluster.Kubeconfig, "--cache-dir", types)...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	return cmd.Run()
 }
