@@ -972,6 +972,49 @@ func TestAReplicaThatWasToJoinGoesWithItsVolume(t *testing.T) {
 	}
 }
 
+// A replica that was to join, and that its volume does not list, may have data all the same: the API was restored to a
+// time before it was listed. Such a one stays, however little it is needed.
+func TestAReplicaThatIsNotListedIsKept(t *testing.T) {
+	for name, tc := range map[string]struct {
+		doubt func(m *moves, joins *v1alpha1.NvmfReplica)
+		stays bool
+	}{
+		"it is blank": {func(*moves, *v1alpha1.NvmfReplica) {}, false},
+		"it was written": {func(m *moves, joins *v1alpha1.NvmfReplica) {
+			markWritten(m.t, joins.Spec.Node, joins.Spec.UUID)
+			NewWithT(m.t).Eventually(func() bool { return replicaOf(m.t, joins.Name).Status.Written }).WithTimeout(enough).Should(BeTrue())
+		}, true},
+		"its agent suspects a restore": {func(m *moves, joins *v1alpha1.NvmfReplica) {
+			silence(m.t, joins.Spec.Node)
+			m.suspectsOf(joins.Name, metav1.ConditionTrue, v1alpha1.ReasonRestoreSuspected)
+		}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newDoubled(t)
+			m.stage(func() bool { return replicaOf(t, m.id+"-1") != nil })
+			joins := replicaOf(t, m.id+"-1")
+			NewWithT(t).Eventually(func() bool { return isCreated(replicaOf(t, joins.Name)) }).WithTimeout(enough).Should(BeTrue())
+			tc.doubt(m, joins)
+			m.edit(func(spec *v1alpha1.NvmfVolumeSpec) { spec.Replicas = 1 })
+			m.until(func(g Gomega) {
+				rep, says := replicaOf(t, joins.Name), volume(t, m.id).Spec.Waiting
+				if tc.stays {
+					g.Expect(says).To(ContainSubstring("may have data"))
+					g.Expect(rep).NotTo(BeNil())
+					g.Expect(rep.Marked()).To(BeFalse())
+					g.Expect(rep.DeletionTimestamp).To(BeNil())
+				} else {
+					g.Expect(says).To(BeEmpty())
+					g.Expect(rep).To(BeNil())
+				}
+			})
+			if volumes, _ := holds(t, joins.Spec.Node); slices.Contains(volumes, joins.Spec.UUID) != tc.stays {
+				t.Errorf("its node has %v", volumes)
+			}
+		})
+	}
+}
+
 // An attachment that is older than the field gets the node of its holder recorded.
 func TestTheNodeOfAHolderIsRecorded(t *testing.T) {
 	m := newMoves(t, 2)
