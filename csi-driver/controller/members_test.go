@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -1012,6 +1013,48 @@ func TestAReplicaThatIsNotListedIsKept(t *testing.T) {
 				t.Errorf("its node has %v", volumes)
 			}
 		})
+	}
+}
+
+// While an agent suspects a restore of the API, of too many members only one leaves that never had everything: by the
+// record alone, another one that lacks data may be the only one that has it.
+func TestWhatLeavesWhileARestoreIsSuspected(t *testing.T) {
+	const inSync, out, filling = v1alpha1.MemberInSync, v1alpha1.MemberOut, v1alpha1.MemberFilling
+	once := func(state v1alpha1.MirrorMemberState) mirror.Member {
+		return mirror.Member{State: state, LastInSyncEpoch: 5}
+	}
+	is := func(state v1alpha1.MirrorMemberState) mirror.Member { return mirror.Member{State: state} }
+	for _, tc := range []struct {
+		name    string
+		members []mirror.Member // of three that the volume lists
+		// usual is the index of the member that leaves, and doubted that while a restore is suspected; -1 for none.
+		usual, doubted int
+	}{
+		{"one that was in sync lacks data", []mirror.Member{once(out), is(inSync), is(inSync)}, 0, -1},
+		{"one that was in sync returns", []mirror.Member{is(inSync), once(v1alpha1.MemberReturning), is(inSync)}, 1, -1},
+		{"all are in sync", []mirror.Member{is(inSync), is(inSync), is(inSync)}, 2, -1},
+		{"one was never in sync", []mirror.Member{is(inSync), is(filling), once(out)}, 2, 1},
+		{"one is not in the record", []mirror.Member{is(inSync), once(out)}, 2, 2},
+	} {
+		v := &replicatedVolume{NvmfVolume: volumeWith(1, nil), replicas: make([]*v1alpha1.NvmfReplica, 3)}
+		v.Spec.Replicas = 2
+		record := mirror.Record{Epoch: 9}
+		for i := range v.replicas {
+			v.replicas[i] = replicaWith(v1alpha1.ReasonAsExpected)
+			v.replicas[i].Name = "v-" + strconv.Itoa(i)
+			v.Spec.Members = append(v.Spec.Members, v1alpha1.VolumeMember{Name: v.replicas[i].Name})
+			if i < len(tc.members) {
+				m := tc.members[i]
+				m.Replica = v.replicas[i].Name
+				record.Members = append(record.Members, m)
+			}
+		}
+		for reason, want := range map[string]int{v1alpha1.ReasonAsExpected: tc.usual, v1alpha1.ReasonRestoreSuspected: tc.doubted} {
+			v.replicas[0].Status = replicaWith(reason).Status
+			if got := indexOf(v.NvmfVolume, toLeave(v, record)); got != want {
+				t.Errorf("%s, %s: member %d leaves, want %d", tc.name, reason, got, want)
+			}
+		}
 	}
 }
 

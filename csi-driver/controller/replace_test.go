@@ -352,35 +352,41 @@ func TestNoLostReplicaLeavesWhileARestoreIsSuspected(t *testing.T) {
 		})
 		m.stays("suspects that the API was restored")
 	})
-	t.Run("when the replacement is in sync", func(t *testing.T) {
-		m := newHeld(t, 3)
-		m.down(m.id + "-0")
-		m.later(limit + time.Minute)
-		m.stage(func() bool { return joined(&mirrorOf(t, m.id).Spec, m.id+"-2") })
-		m.suspects(0, metav1.ConditionTrue, v1alpha1.ReasonRestoreSuspected)
-		is := mirrorOf(t, m.id)
-		for i := range is.Spec.Members {
-			if is.Spec.Members[i].Replica == m.id+"-2" {
-				is.Spec.Members[i].State = v1alpha1.MemberInSync
+	for name, cancelled := range map[string]bool{"when the replacement is in sync": false, "when a person cancels that": true} {
+		t.Run(name, func(t *testing.T) {
+			m := newHeld(t, 3)
+			m.down(m.id + "-0")
+			m.later(limit + time.Minute)
+			m.stage(func() bool { return joined(&mirrorOf(t, m.id).Spec, m.id+"-2") })
+			m.suspects(0, metav1.ConditionTrue, v1alpha1.ReasonRestoreSuspected)
+			is := mirrorOf(t, m.id)
+			for i := range is.Spec.Members {
+				if is.Spec.Members[i].Replica == m.id+"-2" {
+					is.Spec.Members[i].State = v1alpha1.MemberInSync
+				}
 			}
-		}
-		is.Spec.Epoch++
-		g := NewWithT(t)
-		g.Expect(api.Update(t.Context(), is)).To(Succeed())
-		for range 5 {
-			g.Expect(m.service().arrange(t.Context(), m.id)).To(Succeed())
-			m.keep()
-			m.safe()
-		}
-		former, joined := mirror.Get(mirrorOf(t, m.id).Spec, m.id+"-0")
-		g.Expect(joined).To(BeTrue())
-		g.Expect(former.Retired).To(BeFalse())
-		m.suspects(0, metav1.ConditionFalse, v1alpha1.ReasonAsExpected)
-		m.until(func(g Gomega) {
-			g.Expect(mirror.InSync(mirrorOf(t, m.id).Spec)).To(Equal([]string{m.id + "-1", m.id + "-2"}))
-			g.Expect(volume(t, m.id).Spec.Move).To(BeNil())
+			is.Spec.Epoch++
+			g := NewWithT(t)
+			g.Expect(api.Update(t.Context(), is)).To(Succeed())
+			if cancelled {
+				m.cancel() // one of three replicas is too many then
+			}
+			for range 5 {
+				g.Expect(m.service().arrange(t.Context(), m.id)).To(Succeed())
+				m.keep()
+				m.safe()
+			}
+			former, joined := mirror.Get(mirrorOf(t, m.id).Spec, m.id+"-0")
+			g.Expect(joined).To(BeTrue())
+			g.Expect(former.Retired).To(BeFalse())
+			m.suspects(0, metav1.ConditionFalse, v1alpha1.ReasonAsExpected)
+			m.until(func(g Gomega) {
+				g.Expect(mirror.InSync(mirrorOf(t, m.id).Spec)).To(Equal([]string{m.id + "-1", m.id + "-2"}))
+				g.Expect(volume(t, m.id).Spec.Move).To(BeNil())
+				g.Expect(volume(t, m.id).Spec.Members).To(HaveLen(2))
+			})
 		})
-	})
+	}
 }
 
 // A service that is killed at any moment, and another that takes over, complete the replacement.
