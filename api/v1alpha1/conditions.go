@@ -239,6 +239,7 @@ const (
 	ReasonReplicaReturning = "ReplicaReturning"
 	ReasonReplicaCopying   = "ReplicaCopying"
 	ReasonReplicaInSync    = "ReplicaInSync"
+	ReasonReplicaKept      = "ReplicaKept"
 	ReasonCurrentUnknown   = "CurrentReplicaUnknown"
 	ReasonRecoveryWaiting  = "RecoveryWaiting"
 	ReasonRecordRecovered  = "RecordRecovered"

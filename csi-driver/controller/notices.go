@@ -34,7 +34,7 @@ func noticesOf(was, is client.Object, members []v1alpha1.VolumeMember) []notice 
 		before := was.(*v1alpha1.NvmfVolume)
 		return append(moveNotices(before, is), recoveryNotices(before, is)...)
 	case *v1alpha1.NvmfReplica:
-		return restoreNotices(was.(*v1alpha1.NvmfReplica), is)
+		return restoreNotices(was.(*v1alpha1.NvmfReplica), is, members)
 	}
 	return nil
 }
@@ -209,18 +209,36 @@ func moveNotices(was, is *v1alpha1.NvmfVolume) []notice {
 	return all
 }
 
-// restoreNotices of a replica whose agent found that the API may have been restored to an earlier state.
-func restoreNotices(was, is *v1alpha1.NvmfReplica) []notice {
-	if was.RestoreSuspected() || !is.RestoreSuspected() {
+// restoreNotices of a replica whose agent found that the API may have been restored to an earlier state. One that has
+// left its volume keeps nobody from using that, and is kept itself.
+func restoreNotices(was, is *v1alpha1.NvmfReplica, members []v1alpha1.VolumeMember) []notice {
+	if !is.RestoreSuspected() {
 		return nil
 	}
 	i := slices.IndexFunc(is.Status.Conditions, func(c metav1.Condition) bool { return c.Reason == v1alpha1.ReasonRestoreSuspected })
 	c := meta.FindStatusCondition(is.Status.Conditions, is.Status.Conditions[i].Type)
-	return []notice{{
-		kind: corev1.EventTypeWarning, reason: v1alpha1.ReasonRestoreSuspected,
-		note: fmt.Sprintf("the agent of node %s changes nothing of replica %s, and the volume cannot be attached again: %s", is.Spec.Node, is.Name, c.Message),
-		key:  strings.Join([]string{string(is.UID), v1alpha1.ReasonRestoreSuspected, c.LastTransitionTime.UTC().String()}, " "),
-	}}
+	listed := slices.ContainsFunc(members, func(m v1alpha1.VolumeMember) bool { return m.Name == is.Name })
+	var all []notice
+	if !was.RestoreSuspected() {
+		so := ""
+		if listed {
+			so = ", and the volume cannot be attached again"
+		}
+		all = append(all, notice{
+			kind: corev1.EventTypeWarning, reason: v1alpha1.ReasonRestoreSuspected,
+			note: fmt.Sprintf("the agent of node %s changes nothing of replica %s%s: %s", is.Spec.Node, is.Name, so, c.Message),
+			key:  strings.Join([]string{string(is.UID), v1alpha1.ReasonRestoreSuspected, c.LastTransitionTime.UTC().String()}, " "),
+		})
+	}
+	if retired(was) && !retired(is) && !listed {
+		all = append(all, notice{
+			kind: corev1.EventTypeWarning, reason: v1alpha1.ReasonReplicaKept,
+			note: fmt.Sprintf("replica %s on node %s has left the volume, but is not deleted: the API may have been restored, and the replica may have data that no other has. "+
+				"Once the restore is declared and the volume has all its data, delete the NvmfReplica (docs/troubleshooting/restore-suspected.md)", is.Name, is.Spec.Node),
+			key: strings.Join([]string{string(is.UID), v1alpha1.ReasonReplicaKept}, " "), // it is never retired again
+		})
+	}
+	return all
 }
 
 // currentUnknown tells that a volume waits for a person: in this epoch of its record, none of the replicas at hand is

@@ -41,6 +41,21 @@ func replicaWith(reason string) *v1alpha1.NvmfReplica {
 	}
 }
 
+// leftWith is a replica that its volume does not list, before or after it was to be deleted.
+func leftWith(reason string, retired bool) *v1alpha1.NvmfReplica {
+	rep := replicaWith(reason)
+	rep.Name = "v-9"
+	if retired {
+		rep.Annotations = map[string]string{retiredAnnotation: string(rep.UID)}
+	}
+	return rep
+}
+
+func named(name string, rep *v1alpha1.NvmfReplica) *v1alpha1.NvmfReplica {
+	rep.Name = name
+	return rep
+}
+
 func TestNotices(t *testing.T) {
 	inSync, out, returning, filling := v1alpha1.MemberInSync, v1alpha1.MemberOut, v1alpha1.MemberReturning, v1alpha1.MemberFilling
 	to := func(replacement, waiting string) *v1alpha1.VolumeMove {
@@ -108,8 +123,14 @@ func TestNotices(t *testing.T) {
 		{"a volume is deleted", volumeWith(1, to("", ""), twoMembers...), deleted(volumeWith(2, nil, twoMembers...)), nil},
 
 		{"the API may have been restored", replicaWith(v1alpha1.ReasonAsExpected), replicaWith(v1alpha1.ReasonRestoreSuspected),
-			[][]string{{"Warning", "RestoreSuspected", "node a", "older than what it acted on"}}},
+			[][]string{{"Warning", "RestoreSuspected", "node a", "cannot be attached again", "older than what it acted on"}}},
 		{"the API may have been restored, still", replicaWith(v1alpha1.ReasonRestoreSuspected), replicaWith(v1alpha1.ReasonRestoreSuspected), nil},
+		{"a replica that has left is kept", leftWith(v1alpha1.ReasonRestoreSuspected, true), leftWith(v1alpha1.ReasonRestoreSuspected, false),
+			[][]string{{"Warning", "ReplicaKept", "replica v-9 on node a has left the volume, but is not deleted", "restore-suspected.md"}}},
+		{"a replica that has left is suspect and kept, seen at once", leftWith(v1alpha1.ReasonAsExpected, true), leftWith(v1alpha1.ReasonRestoreSuspected, false),
+			[][]string{{"Warning", "RestoreSuspected", "nothing of replica v-9: older"}, {"Warning", "ReplicaKept"}}},
+		{"a replica that was to leave is declared current", leftWith(v1alpha1.ReasonAsExpected, true), leftWith(v1alpha1.ReasonAsExpected, false), nil},
+		{"a replica that was to leave is declared current, and suspect", named("v-0", leftWith(v1alpha1.ReasonRestoreSuspected, true)), named("v-0", leftWith(v1alpha1.ReasonRestoreSuspected, false)), nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got := noticesOf(test.was, test.is, twoMembers)

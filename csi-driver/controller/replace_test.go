@@ -137,6 +137,12 @@ func TestALostReplicaThatSuspectsARestoreIsKept(t *testing.T) {
 	g.Expect(retired(lost)).To(BeTrue())
 	m.suspectsOf(lost.Name, metav1.ConditionTrue, v1alpha1.ReasonRestoreSuspected)
 	m.until(func(g Gomega) { g.Expect(retired(replicaOf(t, lost.Name))).To(BeFalse()) })
+	g.Eventually(func() []string {
+		for m.service().untold.Len() > 0 {
+			m.service().tellNext(t.Context())
+		}
+		return reasonsOn(t, volume(t, m.id))
+	}).WithTimeout(enough).Should(ContainElement(v1alpha1.ReasonReplicaKept))
 	m.suspectsOf(lost.Name, metav1.ConditionFalse, v1alpha1.ReasonAsExpected)
 	m.stays("")
 	g.Expect(replicaOf(t, lost.Name).DeletionTimestamp).To(BeNil())
