@@ -542,6 +542,64 @@ func TestMovesThatAreCancelled(t *testing.T) {
 	}
 }
 
+// leavesReplaced checks that a replica which moves is not taken out before as many others as are wanted have everything.
+func (m *moves) leavesReplaced(name string) {
+	m.t.Helper()
+	is := mirrorOf(m.t, m.id).Spec
+	former, joined := mirror.Get(is, name)
+	others := slices.DeleteFunc(mirror.InSync(is), func(other string) bool { return other == name })
+	if (!joined || former.Retired) && len(others) < 2 {
+		m.t.Fatalf("%s leaves too early: %s", name, mirror.String(is))
+	}
+}
+
+// A move that is cancelled and requested again, before what it has begun was removed, takes nothing out early: what was
+// copied is used if it is where it is wanted now, and else removed first.
+func TestAMoveThatIsRequestedAgain(t *testing.T) {
+	for name, another := range map[string]bool{"to any node": false, "to another node": true} {
+		t.Run(name, func(t *testing.T) {
+			m := newMoves(t, 4)
+			m.id = newMirrored(t, m.service(), m.st, "v")
+			hold(t, m.service(), m.id, newHost(t, "host"))
+			m.move(m.id+"-0", "")
+			m.dropped = append(m.dropped, m.id+"-2", m.id+"-3") // which are being filled
+			m.stage(func() bool { return joined(&mirrorOf(t, m.id).Spec, m.id+"-2") })
+			first := replicaOf(t, m.id+"-2").Spec.Node
+			m.cancel()
+			node, want := "", m.id+"-2"
+			if another {
+				node, want = m.unused(), m.id+"-3"
+			}
+			m.move(m.id+"-0", node)
+			m.until(func(g Gomega) {
+				m.leavesReplaced(m.id + "-0")
+				g.Expect(joined(&mirrorOf(t, m.id).Spec, want)).To(BeTrue())
+				g.Expect(volume(t, m.id).Spec.Move.Replacement).To(Equal(want))
+			})
+			m.dropped = nil
+			m.until(func(g Gomega) {
+				m.leavesReplaced(m.id + "-0")
+				m.has(m.id+"-1", want)(g)
+			})
+			if on := replicaOf(t, want).Spec.Node; (on == first) == another || another && on != node {
+				t.Errorf("it is on node %s, after %s", on, first)
+			}
+		})
+	}
+}
+
+// unused is a node that has no replica of the volume.
+func (m *moves) unused() string {
+	m.t.Helper()
+	for i, node := range m.st.nodes {
+		if !slices.Contains(m.nodesOf(), i) {
+			return node
+		}
+	}
+	m.t.Fatal("all nodes have a replica")
+	return ""
+}
+
 func TestMoveToANodeThatCannotTakeIt(t *testing.T) {
 	m := newMoves(t, 3)
 	node := newHost(t, "host")
