@@ -192,7 +192,7 @@ func moveNotices(was, is *v1alpha1.NvmfVolume) []notice {
 		return all
 	}
 	replica := places(is.Spec.Members).replica(now.Replica)
-	if before == nil {
+	if before == nil || before.Node != now.Node {
 		to := "another node, which the CSI controller chooses"
 		if now.Node != "" {
 			to = "node " + now.Node

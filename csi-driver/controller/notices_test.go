@@ -111,6 +111,8 @@ func TestNotices(t *testing.T) {
 		{"a move waits", volumeWith(2, to("", ""), twoMembers...), volumeWith(3, to("", "no node has room"), twoMembers...),
 			[][]string{{"Warning", "MoveWaiting", "the replica on node b waits: no node has room"}}},
 		{"a move waits still", volumeWith(3, to("", "no node has room"), twoMembers...), volumeWith(4, to("v-2", "no node has room"), twoMembers...), nil},
+		{"a person chooses the node of a replacement", volumeWith(2, &v1alpha1.VolumeMove{Replica: "v-1", Reason: v1alpha1.MoveReplicaLost, Replacement: "v-2"}, twoMembers[0], twoMembers[1], moved),
+			volumeWith(3, &v1alpha1.VolumeMove{Replica: "v-1", Node: "d"}, twoMembers[0], twoMembers[1], moved), [][]string{{"Normal", "MoveStarted", "the replica on node b moves to node d"}}},
 		{"a move goes on", volumeWith(3, to("", "no node has room"), twoMembers...), volumeWith(4, to("v-2", ""), twoMembers...), nil},
 		{"a move starts and waits, seen at once", volumeWith(1, nil, twoMembers...), volumeWith(3, to("", "no node has room"), twoMembers...),
 			[][]string{{"Normal", "MoveStarted"}, {"Warning", "MoveWaiting"}}},
