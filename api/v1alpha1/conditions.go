@@ -240,6 +240,7 @@ const (
 	ReasonReplicaCopying   = "ReplicaCopying"
 	ReasonReplicaInSync    = "ReplicaInSync"
 	ReasonReplicaKept      = "ReplicaKept"
+	ReasonReplicaRefused   = "ReplicaRefused"
 	ReasonCurrentUnknown   = "CurrentReplicaUnknown"
 	ReasonRecoveryWaiting  = "RecoveryWaiting"
 	ReasonRecordRecovered  = "RecordRecovered"

@@ -35,7 +35,7 @@ func toLeave(v *replicatedVolume, record mirror.Record) string {
 			return ""
 		}
 		return superfluous(v, record)
-	case move.Reason == v1alpha1.MoveReplicaLost && suspectsRestore(v):
+	case move.Reason == v1alpha1.MoveReplicaLost && (suspectsRestore(v) || foreign(record, move.Replica)):
 		return "" // nobody has judged that it is of no use
 	case replaced(v, record):
 		return move.Replica
@@ -73,8 +73,9 @@ func replaced(v *replicatedVolume, record mirror.Record) bool {
 }
 
 // superfluous is the member, but for these, that leaves first if there are more than wanted: one that the record does
-// not have, then one that is not in sync, then the last. While a restore of the API is suspected, only one can leave
-// that never had everything. It is empty if none can.
+// not have, then one that is not in sync, then the last. One that was refused, and may have data that no other has, only
+// leaves if it is moved. While a restore of the API is suspected, only one can leave that never had everything. It is
+// empty if none can.
 func superfluous(v *replicatedVolume, record mirror.Record, but ...string) string {
 	suspect := suspectsRestore(v)
 	rank := func(name string) int {
@@ -89,7 +90,8 @@ func superfluous(v *replicatedVolume, record mirror.Record, but ...string) strin
 	}
 	var name string
 	for i, m := range v.Spec.Members {
-		if is, ok := mirror.Get(record, m.Name); suspect && ok && (is.State == v1alpha1.MemberInSync || is.LastInSyncEpoch > 0) {
+		is, _ := mirror.Get(record, m.Name)
+		if is.Foreign || suspect && (is.State == v1alpha1.MemberInSync || is.LastInSyncEpoch > 0) {
 			continue
 		}
 		if !isLeaving(v, &record, i) && !slices.Contains(but, m.Name) && (name == "" || rank(m.Name) <= rank(name)) {
@@ -97,6 +99,20 @@ func superfluous(v *replicatedVolume, record mirror.Record, but ...string) strin
 		}
 	}
 	return name
+}
+
+// keptForeign is a member that would leave, but that its holder has refused; empty if there is none.
+func keptForeign(a *arrangement) string {
+	move := a.Spec.Move
+	if move != nil && move.Reason == v1alpha1.MoveReplicaLost && foreign(*a.record, move.Replica) {
+		return move.Replica
+	}
+	for _, m := range a.Spec.Members {
+		if is, _ := mirror.Get(*a.record, m.Name); is.Foreign && !is.Retired && move == nil && a.surplus() > 0 {
+			return m.Name
+		}
+	}
+	return ""
 }
 
 // mayRetire tells whether a member can leave: another one has everything, stays, and exists.

@@ -543,6 +543,10 @@ func waitingFor(a *arrangement) string {
 			return fmt.Sprintf("replica %s is not in the mirror now (%s); it is taken back automatically when its node can be reached", m.Name, is.Reason)
 		}
 	}
+	if name := keptForeign(a); name != "" {
+		return fmt.Sprintf("replica %s stays: the node that uses the volume has refused it, because it may have data that no other replica has; "+
+			"decide what becomes of it (docs/troubleshooting/replica-missing.md)", name)
+	}
 	if name := toLeave(&a.replicatedVolume, *a.record); name != "" && !mayRetire(&a.replicatedVolume, *a.record, name) {
 		return fmt.Sprintf("no replica beside %s is in sync", name)
 	}

@@ -71,10 +71,14 @@ func memberNotices(was, is *v1alpha1.NvmfMirror, at places) []notice {
 	var all []notice
 	for _, m := range is.Spec.Members {
 		before, ok := mirror.Get(was.Spec, m.Replica)
-		if !ok || before.ReplicaUID != m.ReplicaUID || before.State == m.State || m.Retired {
+		refused := m.Foreign && !before.Foreign
+		if !ok || before.ReplicaUID != m.ReplicaUID || before.State == m.State && !refused || m.Retired {
 			continue
 		}
 		n := memberNotice(before, m, is.Spec, at)
+		if refused {
+			n = refusedNotice(m, at)
+		}
 		if n.reason == "" {
 			continue
 		}
@@ -85,6 +89,9 @@ func memberNotices(was, is *v1alpha1.NvmfMirror, at places) []notice {
 			since = m.Since.UTC().String()
 		}
 		n.key = strings.Join([]string{string(is.UID), m.ReplicaUID, string(m.State), since, m.Identity}, " ")
+		if refused {
+			n.key += " " + n.reason
+		}
 		all = append(all, n)
 	}
 	return all
@@ -140,6 +147,13 @@ func memberNotice(before, m mirror.Member, record mirror.Record, at places) noti
 		return notice{kind: corev1.EventTypeNormal, reason: v1alpha1.ReasonReplicaReturning, note: replica + " returns: " + gets}
 	}
 	return notice{}
+}
+
+// refusedNotice of a member that the holder does not take back, without its key.
+func refusedNotice(m mirror.Member, at places) notice {
+	return notice{kind: corev1.EventTypeWarning, reason: v1alpha1.ReasonReplicaRefused,
+		note: at.replica(m.Replica) + " is not taken back: it has a history that the record of the volume's replicas does not know, and may have data that no other replica has. " +
+			"It is not replaced automatically; decide what becomes of it (docs/troubleshooting/replica-missing.md)"}
 }
 
 func orThe(node string) string {

@@ -63,6 +63,7 @@ func TestNotices(t *testing.T) {
 	}
 	moved := v1alpha1.VolumeMember{Name: "v-2", Node: "c"}
 	retiring := func(m *mirror.Member) { m.Retired = true }
+	refuse := func(m *mirror.Member) { m.Foreign = true }
 	another := func(m *mirror.Member) { m.ReplicaUID = "u-9" }
 	deleted := func(o client.Object) client.Object {
 		now := metav1.Now()
@@ -98,6 +99,11 @@ func TestNotices(t *testing.T) {
 		{"a replica is in sync again", mirrorWith(3, returning, mirror.ReasonBitmap), mirrorWith(4, inSync, ""),
 			[][]string{{"Normal", "ReplicaInSync", "the replica on node b is in sync", "2 of 2"}}},
 		{"a replica was created again", mirrorWith(3, out, mirror.ReasonLost), mirrorWith(4, filling, mirror.ReasonNew, another), nil},
+		{"a replica is refused", mirrorWith(2, out, mirror.ReasonLost), mirrorWith(2, out, mirror.ReasonLost, refuse),
+			[][]string{{"Warning", "ReplicaRefused", "the replica on node b is not taken back", "not replaced automatically", "replica-missing.md"}}},
+		{"a replica is refused still", mirrorWith(2, out, mirror.ReasonLost, refuse), mirrorWith(2, out, mirror.ReasonLost, refuse), nil},
+		{"a replica that is to leave is refused", mirrorWith(2, out, mirror.ReasonLost, retiring), mirrorWith(2, out, mirror.ReasonLost, retiring, refuse), nil},
+		{"a replica that was refused returns", mirrorWith(2, out, mirror.ReasonLost, refuse), mirrorWith(3, returning, mirror.ReasonBitmap), [][]string{{"Normal", "ReplicaReturning"}}},
 		{"a record was restored", mirrorWith(1, inSync, ""), recreated(mirrorWith(2, out, mirror.ReasonLost)), nil},
 		{"a record is deleted", mirrorWith(1, inSync, ""), deleted(mirrorWith(2, out, mirror.ReasonLost)), nil},
 

@@ -23,9 +23,10 @@ import (
 // everything does the lost one leave. So a judgement that was wrong costs a copy, and never the only replica that has
 // everything. If the lost one is served again before, it stays.
 //
-// What a person would look at before is looked at here. A replica that is out, although its node serves it, is left to
-// a person: its holder may refuse it because a kernel went on with it alone (mirror.ErrForeign), and the record does
-// not say so. Nothing is begun, and no lost replica leaves, while an agent suspects that the API was restored.
+// What a person would look at before is looked at here. A replica that its holder has refused, because a kernel went on
+// with it alone (mirror.ErrForeign), is left to a person, also when its node is down since. So is one that is out
+// although its node serves it: it may be refused, and the record not say so yet. Nothing is begun, and no lost replica
+// leaves, while an agent suspects that the API was restored.
 
 // replacementInterval is how often a volume is looked at that has a replica which is not in sync: that its node is down
 // is no event of the volume.
@@ -67,7 +68,7 @@ func (s *Service) lossOf(ctx context.Context, v *replicatedVolume, record mirror
 	if l.forGood {
 		return l, true
 	}
-	if m.State == v1alpha1.MemberInSync {
+	if m.State == v1alpha1.MemberInSync || m.Foreign {
 		return loss{}, false
 	}
 	if l.since, is = s.downSince(ctx, rep); !is {
@@ -206,6 +207,8 @@ func (s *Service) endReplacement(ctx context.Context, a *arrangement) (outcome, 
 		why = "it is in sync again"
 	case s.isBack(ctx, a, i):
 		why = "its node serves it again, and it lacks less than its replacement"
+	case foreign(*a.record, move.Replica):
+		why = "the node that uses the volume has refused it, because it may have data that no other replica has"
 	case !ever:
 		why = "lost replicas of the volume are not to be replaced any more"
 	case suspectsRestore(&a.replicatedVolume):
@@ -220,6 +223,12 @@ func (s *Service) endReplacement(ctx context.Context, a *arrangement) (outcome, 
 		klog.FromContext(ctx).Info("Not replacing a lost replica", "volume", a.Name, "replica", move.Replica, "reason", why)
 	}
 	return changed, err
+}
+
+// foreign tells whether a replica was refused by a holder of the mirror, and may have data that no other one has.
+func foreign(record mirror.Record, replica string) bool {
+	m, is := mirror.Get(record, replica)
+	return is && m.Foreign
 }
 
 // isBack tells whether a lost replica is served again and returns by its bitmap. Its holder takes one replica back at a

@@ -63,6 +63,17 @@ func (m *moves) out(name string) {
 	})
 }
 
+// recorded of a member is what its holder says next.
+func (m *moves) recorded(name string, says func(*mirror.Member)) {
+	m.t.Helper()
+	NewWithT(m.t).Eventually(func() error {
+		is := mirrorOf(m.t, m.id)
+		says(&is.Spec.Members[slices.IndexFunc(is.Spec.Members, func(is mirror.Member) bool { return is.Replica == name })])
+		is.Spec.Epoch++
+		return api.Update(m.t.Context(), is)
+	}).WithTimeout(enough).Should(Succeed())
+}
+
 // up is the node of a replica again.
 func (m *moves) up(name string) {
 	m.t.Helper()
@@ -274,16 +285,62 @@ func TestAReplicaThatIsServedIsNotReplaced(t *testing.T) {
 	m.stays("")
 }
 
+// A replica that its holder has refused may have data that no other has, also when its node is down since. It stays until
+// a person has decided.
+func TestARefusedReplicaIsNotReplaced(t *testing.T) {
+	refused := func(is *mirror.Member) { is.Foreign = true }
+	stays := func(m *moves) func(Gomega) {
+		return func(g Gomega) {
+			former, joined := mirror.Get(mirrorOf(m.t, m.id).Spec, m.id+"-0")
+			g.Expect(joined).To(BeTrue())
+			g.Expect(former.Retired).To(BeFalse())
+			g.Expect(volume(m.t, m.id).Spec.Move).To(BeNil())
+			g.Expect(volume(m.t, m.id).Spec.Members).To(HaveLen(2))
+		}
+	}
+	t.Run("before it begins", func(t *testing.T) {
+		m := newHeld(t, 3)
+		m.down(m.id + "-0")
+		m.recorded(m.id+"-0", refused)
+		m.later(limit + time.Minute)
+		m.stays("")
+	})
+	t.Run("while the replacement is filled", func(t *testing.T) {
+		m := newHeld(t, 3)
+		m.down(m.id + "-0")
+		m.later(limit + time.Minute)
+		m.dropped = append(m.dropped, m.id+"-2")
+		m.stage(func() bool { return joined(&mirrorOf(t, m.id).Spec, m.id+"-2") })
+		m.recorded(m.id+"-0", refused)
+		m.until(stays(m))
+		m.stays("")
+	})
+	t.Run("when the replacement is in sync", func(t *testing.T) {
+		m := newHeld(t, 3)
+		m.down(m.id + "-0")
+		m.later(limit + time.Minute)
+		m.dropped = append(m.dropped, m.id+"-2")
+		m.stage(func() bool { return joined(&mirrorOf(t, m.id).Spec, m.id+"-2") })
+		m.recorded(m.id+"-0", refused)
+		m.recorded(m.id+"-2", func(is *mirror.Member) { is.State = v1alpha1.MemberInSync })
+		m.dropped = []string{m.id + "-0"}
+		m.waits("has refused it")
+		m.cancel() // then one of three replicas is too many
+		m.until(stays(m))
+		m.move(m.id+"-0", "") // a person has decided
+		m.until(func(g Gomega) {
+			g.Expect(joined(&mirrorOf(t, m.id).Spec, m.id+"-0")).To(BeFalse())
+			g.Expect(mirror.InSync(mirrorOf(t, m.id).Spec)).To(HaveLen(2))
+		})
+	})
+}
+
 // A node that is silent for a moment, long after its replica was lost, has the time begin then.
 func TestTheTimeBeginsWhenTheNodeIsDown(t *testing.T) {
 	m := newHeld(t, 3)
 	m.out(m.id + "-0")
-	is := mirrorOf(t, m.id)
 	long := metav1.NewTime(time.Now().Add(-10 * limit).Truncate(time.Second))
-	is.Spec.Members[0].Since = &long
-	if err := api.Update(t.Context(), is); err != nil {
-		t.Fatal(err)
-	}
+	m.recorded(m.id+"-0", func(is *mirror.Member) { is.Since = &long })
 	node := replicaOf(t, m.id+"-0").Spec.Node
 	silence(t, node)
 	m.alive(node, metav1.ConditionFalse)
@@ -387,15 +444,8 @@ func TestNoLostReplicaLeavesWhileARestoreIsSuspected(t *testing.T) {
 			m.later(limit + time.Minute)
 			m.stage(func() bool { return joined(&mirrorOf(t, m.id).Spec, m.id+"-2") })
 			m.suspects(0, metav1.ConditionTrue, v1alpha1.ReasonRestoreSuspected)
-			is := mirrorOf(t, m.id)
-			for i := range is.Spec.Members {
-				if is.Spec.Members[i].Replica == m.id+"-2" {
-					is.Spec.Members[i].State = v1alpha1.MemberInSync
-				}
-			}
-			is.Spec.Epoch++
+			m.recorded(m.id+"-2", func(is *mirror.Member) { is.State = v1alpha1.MemberInSync })
 			g := NewWithT(t)
-			g.Expect(api.Update(t.Context(), is)).To(Succeed())
 			if cancelled {
 				m.cancel() // one of three replicas is too many then
 			}

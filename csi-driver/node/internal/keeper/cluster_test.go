@@ -181,13 +181,15 @@ func (w *world) replaceLost(v Version, store func(mirror.Record)) {
 		w.beginReplacement(v, served, suspected)
 	case !is:
 		w.api.lost, w.api.replacement = "", ""
-	case filled && !suspected:
+	case filled && !suspected && !lost.Foreign:
 		retire(lost.Replica)
-	case filled: // the lost one stays until a person has declared the restore
+	case filled: // the lost one stays until a person has declared the restore, or decided what becomes of it
 	case lost.State == v1alpha1.MemberInSync:
 		w.endReplacement("in sync again")
 	case served(lost.Replica) && lost.LastInSyncEpoch > 0 && w.chance(50):
 		w.endReplacement("served again")
+	case lost.Foreign:
+		w.endReplacement("refused")
 	case suspected:
 		w.endReplacement("suspected restore")
 	case joined && !served(by.Replica) && w.chance(20):
@@ -198,12 +200,13 @@ func (w *world) replaceLost(v Version, store func(mirror.Record)) {
 }
 
 // surplus is the member that leaves when there is one too many: one that is not in sync, or the last. While a restore
-// of the API is suspected, only one leaves that never had everything. It is empty if none does.
+// of the API is suspected, only one leaves that never had everything. One that was refused is left to a person. It is
+// empty if none does.
 func surplus(r mirror.Record, suspected bool) string {
 	var inSync, lacking string
 	for _, m := range r.Members {
 		switch {
-		case suspected && (m.State == v1alpha1.MemberInSync || m.LastInSyncEpoch > 0):
+		case m.Foreign, suspected && (m.State == v1alpha1.MemberInSync || m.LastInSyncEpoch > 0):
 		case m.State == v1alpha1.MemberInSync:
 			inSync = m.Replica
 		default:
@@ -219,7 +222,7 @@ func (w *world) beginReplacement(v Version, served func(string) bool, suspected 
 		other := slices.ContainsFunc(v.Members, func(o mirror.Member) bool {
 			return o.Replica != m.Replica && o.State == v1alpha1.MemberInSync && !o.Suspect && served(o.Replica)
 		})
-		if m.State != v1alpha1.MemberInSync && !served(m.Replica) && other && !suspected && !w.calm && w.chance(20) {
+		if m.State != v1alpha1.MemberInSync && !m.Foreign && !served(m.Replica) && other && !suspected && !w.calm && w.chance(20) {
 			w.say("%s is to be replaced", m.Replica)
 			w.api.lost, w.api.replacement = m.Replica, ""
 			w.api.bump()
