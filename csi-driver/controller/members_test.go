@@ -50,12 +50,19 @@ func newMoves(t *testing.T, nodes int) *moves {
 func movesOf(t *testing.T, st storage) *moves {
 	t.Helper()
 	m := &moves{t: t, st: st, headers: map[string]string{}}
+	m.restart()
+	return m
+}
+
+// restart both of the service's processes.
+func (m *moves) restart() {
+	m.t.Helper()
+	m.lives = nil
 	for range 2 {
-		s, _ := newService(t)
-		seen(t, s, m.st)
+		s, _ := newService(m.t)
+		seen(m.t, s, m.st)
 		m.lives = append(m.lives, s)
 	}
-	return m
 }
 
 func (m *moves) service() *Service { return m.lives[0] }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	testingclock "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/mirror"
@@ -37,21 +38,42 @@ func newHeld(t *testing.T, nodes int) *moves {
 // alive says of a storage node what the operator does.
 func (m *moves) alive(node string, is metav1.ConditionStatus) {
 	m.t.Helper()
+	m.aliveSince(node, is, time.Now())
+}
+
+// aliveSince is alive by a clock that may be wrong.
+func (m *moves) aliveSince(node string, is metav1.ConditionStatus, at time.Time) {
+	m.t.Helper()
 	setNodeStatus(m.t, node, func(s *v1alpha1.NvmfNodeStatus) {
-		meta.SetStatusCondition(&s.Conditions, condition(v1alpha1.ConditionAgentAlive, is, v1alpha1.ReasonAgentSilent, ""))
+		c := condition(v1alpha1.ConditionAgentAlive, is, v1alpha1.ReasonAgentSilent, "")
+		c.LastTransitionTime = metav1.NewTime(at)
+		meta.SetStatusCondition(&s.Conditions, c)
 	})
 	for _, s := range m.lives {
 		seen(m.t, s, m.st)
 	}
 }
 
-// down is the node of a replica, whose loss the holder records.
+// down is the node of a replica, whose loss the holder records, and the service notes.
 func (m *moves) down(name string) {
 	m.t.Helper()
 	node := replicaOf(m.t, name).Spec.Node
 	silence(m.t, node)
 	m.alive(node, metav1.ConditionFalse)
 	m.out(name)
+	m.noted(name)
+}
+
+// noted is the loss of a replica, from the time that it is for the service.
+func (m *moves) noted(name string) {
+	m.t.Helper()
+	m.until(func(g Gomega) {
+		a, err := m.service().survey(m.t.Context(), m.id)
+		g.Expect(err).NotTo(HaveOccurred())
+		l, is := m.service().lossOf(m.t.Context(), &a.replicatedVolume, *a.record, name)
+		g.Expect(is).To(BeTrue())
+		g.Expect(l.noted()).To(BeTrue())
+	})
 }
 
 // out is a replica by the record: the holder has lost it.
@@ -335,16 +357,87 @@ func TestARefusedReplicaIsNotReplaced(t *testing.T) {
 	})
 }
 
-// A node that is silent for a moment, long after its replica was lost, has the time begin then.
-func TestTheTimeBeginsWhenTheNodeIsDown(t *testing.T) {
+// The service measures how long a replica has been lost by its own clock, also across restarts: that of the node that
+// wrote the record, of the operator and of agents may be wrong.
+func TestTheTimeIsMeasuredByOneClock(t *testing.T) {
+	for name, wrong := range map[string]time.Duration{"the others are behind": -100 * limit, "the others are ahead": 100 * limit} {
+		t.Run(name, func(t *testing.T) {
+			m := newHeld(t, 3)
+			m.out(m.id + "-0")
+			at := metav1.NewTime(time.Now().Add(wrong).Truncate(time.Second))
+			m.recorded(m.id+"-0", func(is *mirror.Member) { is.Since = &at })
+			node := replicaOf(t, m.id+"-0").Spec.Node
+			silence(t, node)
+			m.aliveSince(node, metav1.ConditionFalse, at.Time)
+			m.noted(m.id + "-0")
+			m.later(limit - time.Minute)
+			m.stays("")
+			m.restart()
+			m.later(limit + time.Minute)
+			m.until(func(g Gomega) {
+				g.Expect(mirror.InSync(mirrorOf(t, m.id).Spec)).To(Equal([]string{m.id + "-1", m.id + "-2"}))
+			})
+		})
+	}
+}
+
+// A cache that has stopped shows a node as down that is not.
+func TestAReplicaIsLostByTheAPIServerToo(t *testing.T) {
 	m := newHeld(t, 3)
-	m.out(m.id + "-0")
-	long := metav1.NewTime(time.Now().Add(-10 * limit).Truncate(time.Second))
-	m.recorded(m.id+"-0", func(is *mirror.Member) { is.Since = &long })
+	m.down(m.id + "-0")
+	var then v1alpha1.NvmfNode
 	node := replicaOf(t, m.id+"-0").Spec.Node
-	silence(t, node)
-	m.alive(node, metav1.ConditionFalse)
-	m.later(limit / 2)
+	if err := api.Get(t.Context(), keyOf(node), &then); err != nil {
+		t.Fatal(err)
+	}
+	m.alive(node, metav1.ConditionTrue)
+	for _, s := range m.lives {
+		s.client = stopped{s.client, then}
+	}
+	m.later(limit + time.Minute)
+	m.stays("")
+}
+
+// stopped is a cache that shows an NvmfNode as it was.
+type stopped struct {
+	client.Client
+	then v1alpha1.NvmfNode
+}
+
+func (c stopped) Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+	if node, is := obj.(*v1alpha1.NvmfNode); is && key.Name == c.then.Name {
+		c.then.DeepCopyInto(node)
+		return nil
+	}
+	return c.Client.Get(ctx, key, obj, opts...)
+}
+
+// A node that comes back for a moment has the time begin again, whether the service saw that or not.
+func TestTheTimeBeginsWithEachLoss(t *testing.T) {
+	m := newHeld(t, 3)
+	m.down(m.id + "-0")
+	node := replicaOf(t, m.id+"-0").Spec.Node
+	m.later(limit - time.Minute)
+	m.stays("")
+	m.alive(node, metav1.ConditionTrue)
+	m.aliveSince(node, metav1.ConditionFalse, time.Now().Add(time.Minute))
+	m.noted(m.id + "-0")
+	m.later(limit + time.Minute)
+	m.stays("")
+	m.later(2 * limit)
+	m.until(func(g Gomega) {
+		g.Expect(mirror.InSync(mirrorOf(t, m.id).Spec)).To(Equal([]string{m.id + "-1", m.id + "-2"}))
+	})
+}
+
+// What was noted by a clock that was wrong does not keep a replica from being replaced.
+func TestATimeThatIsYetToComeIsNotedAgain(t *testing.T) {
+	m := newHeld(t, 3)
+	m.later(1000 * limit)
+	m.down(m.id + "-0")
+	m.later(0)
+	m.noted(m.id + "-0")
+	m.later(limit - time.Minute)
 	m.stays("")
 	m.later(limit + time.Minute)
 	m.until(func(g Gomega) {
@@ -374,6 +467,8 @@ func TestALostReplacementIsReplaced(t *testing.T) {
 	second := replicaOf(t, m.id+"-2").Spec.Node
 	silence(t, second)
 	m.alive(second, metav1.ConditionFalse)
+	m.noted(m.id + "-2")
+	m.later(2*limit + 2*time.Minute)
 	m.until(func(g Gomega) {
 		g.Expect(mirror.InSync(mirrorOf(t, m.id).Spec)).To(Equal([]string{m.id + "-1", m.id + "-3"}))
 		g.Expect(volume(t, m.id).Spec.Move).To(BeNil())

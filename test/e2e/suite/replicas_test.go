@@ -234,7 +234,8 @@ var _ = Describe("A volume with two replicas", func() {
 		Expect(machines.PowerOff(lost.Node)).To(Succeed())
 		r.loses(ctx, lost.Node)
 		r.acks.goOnNow(ctx)
-		event(ctx, r.claim, "the replica on node "+lost.Node+" is lost, and is replaced by a new one")
+		// A minute after that its node is down was noticed, which is looked for once a minute.
+		eventWithin(ctx, r.claim, "the replica on node "+lost.Node+" is lost, and is replaced by a new one", 4*time.Minute)
 		Eventually(ctx, func(g Gomega, ctx context.Context) {
 			g.Expect(cluster.Get(ctx, client.ObjectKeyFromObject(r.volume), r.volume)).To(Succeed())
 			g.Expect(r.volume.Spec.Move).To(BeNil())
