@@ -239,6 +239,8 @@ const (
 	ReasonReplicaReturning = "ReplicaReturning"
 	ReasonReplicaCopying   = "ReplicaCopying"
 	ReasonReplicaInSync    = "ReplicaInSync"
+	ReasonReplicaKept      = "ReplicaKept"
+	ReasonReplicaRefused   = "ReplicaRefused"
 	ReasonCurrentUnknown   = "CurrentReplicaUnknown"
 	ReasonRecoveryWaiting  = "RecoveryWaiting"
 	ReasonRecordRecovered  = "RecordRecovered"

@@ -220,6 +220,12 @@ type MirrorMember struct {
 	// next start has compared all of them. Default false.
 	// +optional
 	Suspect bool `json:"suspect,omitempty"`
+	// Foreign is true for a member that the holder does not take back, because its header or its metadata has a history
+	// that the record does not know: it may have data that no other member has. The CSI controller does not replace it,
+	// nor remove it without a request. It becomes false when the member returns, or the record is recovered. Default
+	// false.
+	// +optional
+	Foreign bool `json:"foreign,omitempty"`
 	// Header of the member, as it was read when the record was recovered. It is removed when the mirror is started.
 	// Absent: it was not read.
 	// +optional

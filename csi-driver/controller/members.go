@@ -141,7 +141,7 @@ func (s *Service) step(ctx context.Context, id string) (outcome, error) {
 		return outcome{}, err
 	}
 	for _, try := range []func(context.Context, *arrangement) (outcome, error){
-		s.recover, s.keepPromoted, s.eraseRetired, s.endMove, s.endReplacement, s.mayChange, s.convert, s.changeRecord, s.retire, s.unlist,
+		s.recover, s.keepPromoted, s.eraseRetired, s.endMove, s.adopt, s.noteLoss, s.endReplacement, s.mayChange, s.convert, s.changeRecord, s.retire, s.unlist,
 	} {
 		if did, err := try(ctx, a); err != nil || did != (outcome{}) {
 			return did, err
@@ -275,6 +275,9 @@ func (s *Service) eraseRetired(ctx context.Context, a *arrangement) (outcome, er
 			// By what its agent knows, the record may be old, and the replica the one that has everything.
 			return s.keepRetired(ctx, rep, "its agent suspects that the API was restored")
 		}
+		if suspectsRestore(&a.replicatedVolume) {
+			continue // until the restore is declared
+		}
 		if err := s.dismissAll(ctx, rep); err != nil {
 			return outcome{}, err
 		}
@@ -407,70 +410,6 @@ func isLeaving(v *replicatedVolume, record *mirror.Record, i int) bool {
 	return m.Retired || v.replicas[i] != nil && retired(v.replicas[i]) && !promoted(record, m.Replica)
 }
 
-// toLeave is the member that is to be retired next, empty if none is: that which is to move, once its replacement has
-// everything. If there are more members than wanted: one that the record does not have, then one that is not in sync,
-// then the last.
-func toLeave(v *replicatedVolume, record mirror.Record) string {
-	for i, m := range v.Spec.Members {
-		if is, ok := mirror.Get(record, m.Name); ok && !is.Retired && isLeaving(v, &record, i) {
-			return m.Name
-		}
-	}
-	for _, m := range record.Members {
-		if !m.Retired && indexOf(v.NvmfVolume, m.Replica) < 0 {
-			return m.Replica // added while it was being removed from the members
-		}
-	}
-	more := surplus(v, &record)
-	if move := v.Spec.Move; move != nil && !isLeaving(v, &record, indexOf(v.NvmfVolume, move.Replica)) {
-		if move.Reason == v1alpha1.MoveReplicaLost && suspectsRestore(v) {
-			return "" // nobody has judged that it is of no use
-		}
-		listed := indexOf(v.NvmfVolume, move.Replacement) >= 0
-		if more > 0 || more == 0 && (!listed || mirror.StateOf(record, move.Replacement) == v1alpha1.MemberInSync) {
-			return move.Replica
-		}
-		return ""
-	}
-	if more <= 0 {
-		return ""
-	}
-	suspect := suspectsRestore(v) // then only what never had everything can leave
-	rank := func(name string) int {
-		m, ok := mirror.Get(record, name)
-		switch {
-		case !ok:
-			return 0
-		case m.State != v1alpha1.MemberInSync:
-			return 1
-		}
-		return 2
-	}
-	var name string
-	for i, m := range v.Spec.Members {
-		if is, ok := mirror.Get(record, m.Name); suspect && ok && (is.State == v1alpha1.MemberInSync || is.LastInSyncEpoch > 0) {
-			continue
-		}
-		if !isLeaving(v, &record, i) && (name == "" || rank(m.Name) <= rank(name)) {
-			name = m.Name
-		}
-	}
-	return name
-}
-
-// mayRetire tells whether a member can leave: another one has everything, stays, and exists.
-func mayRetire(v *replicatedVolume, record mirror.Record, replica string) bool {
-	return slices.ContainsFunc(record.Members, func(m mirror.Member) bool {
-		i := indexOf(v.NvmfVolume, m.Replica)
-		return m.Replica != replica && i >= 0 && m.ServesAlone(v.replicas[i]) && !retired(v.replicas[i])
-	})
-}
-
-// hasLeft tells whether a member that is to leave can be removed from the record.
-func hasLeft(record mirror.Record, m mirror.Member) bool {
-	return m.Retired && mirror.Removable(record, m)
-}
-
 // changeRecord takes the record's next step. The volume and its replicas are read after the record, which is written
 // only as it was read.
 func (s *Service) changeRecord(ctx context.Context, a *arrangement) (outcome, error) {
@@ -496,6 +435,9 @@ func nextRecord(v *replicatedVolume, r mirror.Record, now time.Time) (mirror.Rec
 	if host := v.Listed(v1alpha1.HostNQN(r.Holder)); r.Holder != "" && r.HolderNode == "" && host != nil {
 		r.HolderNode = host.Node // of an attachment that is older than this field
 		return r, nil
+	}
+	if suspectsRestore(v) {
+		return r, nil // nobody joins or leaves by a record that may be old
 	}
 	for _, m := range r.Members {
 		i := indexOf(v.NvmfVolume, m.Replica)
@@ -606,6 +548,13 @@ func waitingFor(a *arrangement) string {
 		case is.State == v1alpha1.MemberOut && a.Spec.Move != nil && m.Name == a.Spec.Move.Replacement:
 			return fmt.Sprintf("replica %s is not in the mirror now (%s); it is taken back automatically when its node can be reached", m.Name, is.Reason)
 		}
+	}
+	if suspectsRestore(&a.replicatedVolume) && (a.Spec.Move != nil || a.surplus() != 0) {
+		return "the agent of a replica suspects that the API was restored to an earlier state; declare that first (docs/troubleshooting/restore-suspected.md)"
+	}
+	if name := keptForeign(a); name != "" {
+		return fmt.Sprintf("replica %s stays: the node that uses the volume has refused it, because it may have data that no other replica has; "+
+			"decide what becomes of it (docs/troubleshooting/replica-missing.md)", name)
 	}
 	if name := toLeave(&a.replicatedVolume, *a.record); name != "" && !mayRetire(&a.replicatedVolume, *a.record, name) {
 		return fmt.Sprintf("no replica beside %s is in sync", name)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/google/uuid"
 	. "github.com/onsi/gomega"
 	"google.golang.org/grpc/codes"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -49,12 +51,19 @@ func newMoves(t *testing.T, nodes int) *moves {
 func movesOf(t *testing.T, st storage) *moves {
 	t.Helper()
 	m := &moves{t: t, st: st, headers: map[string]string{}}
+	m.restart()
+	return m
+}
+
+// restart both of the service's processes.
+func (m *moves) restart() {
+	m.t.Helper()
+	m.lives = nil
 	for range 2 {
-		s, _ := newService(t)
-		seen(t, s, m.st)
+		s, _ := newService(m.t)
+		seen(m.t, s, m.st)
 		m.lives = append(m.lives, s)
 	}
-	return m
 }
 
 func (m *moves) service() *Service { return m.lives[0] }
@@ -541,6 +550,64 @@ func TestMovesThatAreCancelled(t *testing.T) {
 	}
 }
 
+// leavesReplaced checks that a replica which moves is not taken out before as many others as are wanted have everything.
+func (m *moves) leavesReplaced(name string) {
+	m.t.Helper()
+	is := mirrorOf(m.t, m.id).Spec
+	former, joined := mirror.Get(is, name)
+	others := slices.DeleteFunc(mirror.InSync(is), func(other string) bool { return other == name })
+	if (!joined || former.Retired) && len(others) < 2 {
+		m.t.Fatalf("%s leaves too early: %s", name, mirror.String(is))
+	}
+}
+
+// A move that is cancelled and requested again, before what it has begun was removed, takes nothing out early: what was
+// copied is used if it is where it is wanted now, and else removed first.
+func TestAMoveThatIsRequestedAgain(t *testing.T) {
+	for name, another := range map[string]bool{"to any node": false, "to another node": true} {
+		t.Run(name, func(t *testing.T) {
+			m := newMoves(t, 4)
+			m.id = newMirrored(t, m.service(), m.st, "v")
+			hold(t, m.service(), m.id, newHost(t, "host"))
+			m.move(m.id+"-0", "")
+			m.dropped = append(m.dropped, m.id+"-2", m.id+"-3") // which are being filled
+			m.stage(func() bool { return joined(&mirrorOf(t, m.id).Spec, m.id+"-2") })
+			first := replicaOf(t, m.id+"-2").Spec.Node
+			m.cancel()
+			node, want := "", m.id+"-2"
+			if another {
+				node, want = m.unused(), m.id+"-3"
+			}
+			m.move(m.id+"-0", node)
+			m.until(func(g Gomega) {
+				m.leavesReplaced(m.id + "-0")
+				g.Expect(joined(&mirrorOf(t, m.id).Spec, want)).To(BeTrue())
+				g.Expect(volume(t, m.id).Spec.Move.Replacement).To(Equal(want))
+			})
+			m.dropped = nil
+			m.until(func(g Gomega) {
+				m.leavesReplaced(m.id + "-0")
+				m.has(m.id+"-1", want)(g)
+			})
+			if on := replicaOf(t, want).Spec.Node; (on == first) == another || another && on != node {
+				t.Errorf("it is on node %s, after %s", on, first)
+			}
+		})
+	}
+}
+
+// unused is a node that has no replica of the volume.
+func (m *moves) unused() string {
+	m.t.Helper()
+	for i, node := range m.st.nodes {
+		if !slices.Contains(m.nodesOf(), i) {
+			return node
+		}
+	}
+	m.t.Fatal("all nodes have a replica")
+	return ""
+}
+
 func TestMoveToANodeThatCannotTakeIt(t *testing.T) {
 	m := newMoves(t, 3)
 	node := newHost(t, "host")
@@ -969,6 +1036,97 @@ func TestAReplicaThatWasToJoinGoesWithItsVolume(t *testing.T) {
 	erased(t, joins.Spec.Node, joins.Spec.UUID)
 	if replica(t, m.id) == nil {
 		t.Error("the volume's own replica was deleted, too")
+	}
+}
+
+// A replica that was to join, and that its volume does not list, may have data all the same: the API was restored to a
+// time before it was listed. Such a one stays, however little it is needed.
+func TestAReplicaThatIsNotListedIsKept(t *testing.T) {
+	for name, tc := range map[string]struct {
+		doubt func(m *moves, joins *v1alpha1.NvmfReplica)
+		stays bool
+	}{
+		"it is blank": {func(*moves, *v1alpha1.NvmfReplica) {}, false},
+		"it was written": {func(m *moves, joins *v1alpha1.NvmfReplica) {
+			markWritten(m.t, joins.Spec.Node, joins.Spec.UUID)
+			NewWithT(m.t).Eventually(func() bool { return replicaOf(m.t, joins.Name).Status.Written }).WithTimeout(enough).Should(BeTrue())
+		}, true},
+		"its agent suspects a restore": {func(m *moves, joins *v1alpha1.NvmfReplica) {
+			silence(m.t, joins.Spec.Node)
+			m.suspectsOf(joins.Name, metav1.ConditionTrue, v1alpha1.ReasonRestoreSuspected)
+		}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newDoubled(t)
+			m.stage(func() bool { return replicaOf(t, m.id+"-1") != nil })
+			joins := replicaOf(t, m.id+"-1")
+			NewWithT(t).Eventually(func() bool { return isCreated(replicaOf(t, joins.Name)) }).WithTimeout(enough).Should(BeTrue())
+			tc.doubt(m, joins)
+			m.edit(func(spec *v1alpha1.NvmfVolumeSpec) { spec.Replicas = 1 })
+			m.until(func(g Gomega) {
+				rep, says := replicaOf(t, joins.Name), volume(t, m.id).Spec.Waiting
+				if tc.stays {
+					g.Expect(says).To(ContainSubstring("may have data"))
+					g.Expect(rep).NotTo(BeNil())
+					g.Expect(rep.Marked()).To(BeFalse())
+					g.Expect(rep.DeletionTimestamp).To(BeNil())
+				} else {
+					g.Expect(says).To(BeEmpty())
+					g.Expect(rep).To(BeNil())
+				}
+			})
+			if volumes, _ := holds(t, joins.Spec.Node); slices.Contains(volumes, joins.Spec.UUID) != tc.stays {
+				t.Errorf("its node has %v", volumes)
+			}
+		})
+	}
+}
+
+// Of too many members, one leaves that the record does not have, or that lacks data. While an agent suspects a restore
+// of the API, none does: the record may be old, and the one that was only being filled by it the only one that has
+// everything now.
+func TestNobodyLeavesWhileARestoreIsSuspected(t *testing.T) {
+	const inSync, out = v1alpha1.MemberInSync, v1alpha1.MemberOut
+	is := func(state v1alpha1.MirrorMemberState) mirror.Member { return mirror.Member{State: state} }
+	for _, tc := range []struct {
+		name    string
+		members []mirror.Member // of three that the volume lists
+		leaves  int
+	}{
+		{"one lacks data", []mirror.Member{is(out), is(inSync), is(inSync)}, 0},
+		{"one is filled", []mirror.Member{is(inSync), is(v1alpha1.MemberFilling), is(inSync)}, 1},
+		{"two lack data", []mirror.Member{is(inSync), is(v1alpha1.MemberFilling), is(out)}, 2},
+		{"all are in sync", []mirror.Member{is(inSync), is(inSync), is(inSync)}, 2},
+		{"one is not in the record", []mirror.Member{is(inSync), is(out)}, 2},
+		{"one is to leave already", []mirror.Member{is(inSync), is(inSync), {State: out, Retired: true}}, -1},
+	} {
+		v := &replicatedVolume{NvmfVolume: volumeWith(1, nil), replicas: make([]*v1alpha1.NvmfReplica, 3)}
+		v.Spec.Replicas = 2
+		record := mirror.Record{Epoch: 9}
+		for i := range v.replicas {
+			v.replicas[i] = replicaWith(v1alpha1.ReasonAsExpected)
+			v.replicas[i].Name = "v-" + strconv.Itoa(i)
+			v.replicas[i].Annotations = map[string]string{}
+			v.Spec.Members = append(v.Spec.Members, v1alpha1.VolumeMember{Name: v.replicas[i].Name})
+			if i < len(tc.members) {
+				m := tc.members[i]
+				m.Replica, m.ReplicaUID = v.replicas[i].Name, string(v.replicas[i].UID)
+				if m.Retired {
+					v.replicas[i].Annotations[retiredAnnotation] = m.ReplicaUID
+				}
+				record.Members = append(record.Members, m)
+			}
+		}
+		if got := indexOf(v.NvmfVolume, toLeave(v, record)); got != tc.leaves {
+			t.Errorf("%s: member %d leaves, want %d", tc.name, got, tc.leaves)
+		}
+		v.replicas[0].Status = replicaWith(v1alpha1.ReasonRestoreSuspected).Status
+		if got := toLeave(v, record); got != "" {
+			t.Errorf("%s, suspected: %s leaves", tc.name, got)
+		}
+		if next, err := nextRecord(v, record, time.Now()); err != nil || !equality.Semantic.DeepEqual(next, record) {
+			t.Errorf("%s, suspected: the next record is %s, %v", tc.name, mirror.String(next), err)
+		}
 	}
 }
 

@@ -34,7 +34,7 @@ func noticesOf(was, is client.Object, members []v1alpha1.VolumeMember) []notice 
 		before := was.(*v1alpha1.NvmfVolume)
 		return append(moveNotices(before, is), recoveryNotices(before, is)...)
 	case *v1alpha1.NvmfReplica:
-		return restoreNotices(was.(*v1alpha1.NvmfReplica), is)
+		return restoreNotices(was.(*v1alpha1.NvmfReplica), is, members)
 	}
 	return nil
 }
@@ -71,10 +71,14 @@ func memberNotices(was, is *v1alpha1.NvmfMirror, at places) []notice {
 	var all []notice
 	for _, m := range is.Spec.Members {
 		before, ok := mirror.Get(was.Spec, m.Replica)
-		if !ok || before.ReplicaUID != m.ReplicaUID || before.State == m.State || m.Retired {
+		refused := m.Foreign && !before.Foreign
+		if !ok || before.ReplicaUID != m.ReplicaUID || before.State == m.State && !refused || m.Retired {
 			continue
 		}
 		n := memberNotice(before, m, is.Spec, at)
+		if refused {
+			n = refusedNotice(m, at)
+		}
 		if n.reason == "" {
 			continue
 		}
@@ -85,6 +89,9 @@ func memberNotices(was, is *v1alpha1.NvmfMirror, at places) []notice {
 			since = m.Since.UTC().String()
 		}
 		n.key = strings.Join([]string{string(is.UID), m.ReplicaUID, string(m.State), since, m.Identity}, " ")
+		if refused {
+			n.key += " " + n.reason
+		}
 		all = append(all, n)
 	}
 	return all
@@ -142,6 +149,13 @@ func memberNotice(before, m mirror.Member, record mirror.Record, at places) noti
 	return notice{}
 }
 
+// refusedNotice of a member that the holder does not take back, without its key.
+func refusedNotice(m mirror.Member, at places) notice {
+	return notice{kind: corev1.EventTypeWarning, reason: v1alpha1.ReasonReplicaRefused,
+		note: at.replica(m.Replica) + " is not taken back: it has a history that the record of the volume's replicas does not know, and may have data that no other replica has. " +
+			"It is not replaced automatically; decide what becomes of it (docs/troubleshooting/replica-missing.md)"}
+}
+
 func orThe(node string) string {
 	if node == "" {
 		return "that stores it"
@@ -192,7 +206,7 @@ func moveNotices(was, is *v1alpha1.NvmfVolume) []notice {
 		return all
 	}
 	replica := places(is.Spec.Members).replica(now.Replica)
-	if before == nil {
+	if before == nil || before.Node != now.Node {
 		to := "another node, which the CSI controller chooses"
 		if now.Node != "" {
 			to = "node " + now.Node
@@ -209,18 +223,36 @@ func moveNotices(was, is *v1alpha1.NvmfVolume) []notice {
 	return all
 }
 
-// restoreNotices of a replica whose agent found that the API may have been restored to an earlier state.
-func restoreNotices(was, is *v1alpha1.NvmfReplica) []notice {
-	if was.RestoreSuspected() || !is.RestoreSuspected() {
+// restoreNotices of a replica whose agent found that the API may have been restored to an earlier state. One that has
+// left its volume keeps nobody from using that, and is kept itself.
+func restoreNotices(was, is *v1alpha1.NvmfReplica, members []v1alpha1.VolumeMember) []notice {
+	if !is.RestoreSuspected() {
 		return nil
 	}
 	i := slices.IndexFunc(is.Status.Conditions, func(c metav1.Condition) bool { return c.Reason == v1alpha1.ReasonRestoreSuspected })
 	c := meta.FindStatusCondition(is.Status.Conditions, is.Status.Conditions[i].Type)
-	return []notice{{
-		kind: corev1.EventTypeWarning, reason: v1alpha1.ReasonRestoreSuspected,
-		note: fmt.Sprintf("the agent of node %s changes nothing of replica %s, and the volume cannot be attached again: %s", is.Spec.Node, is.Name, c.Message),
-		key:  strings.Join([]string{string(is.UID), v1alpha1.ReasonRestoreSuspected, c.LastTransitionTime.UTC().String()}, " "),
-	}}
+	listed := slices.ContainsFunc(members, func(m v1alpha1.VolumeMember) bool { return m.Name == is.Name })
+	var all []notice
+	if !was.RestoreSuspected() {
+		so := ""
+		if listed {
+			so = ", and the volume cannot be attached again"
+		}
+		all = append(all, notice{
+			kind: corev1.EventTypeWarning, reason: v1alpha1.ReasonRestoreSuspected,
+			note: fmt.Sprintf("the agent of node %s changes nothing of replica %s%s: %s", is.Spec.Node, is.Name, so, c.Message),
+			key:  strings.Join([]string{string(is.UID), v1alpha1.ReasonRestoreSuspected, c.LastTransitionTime.UTC().String()}, " "),
+		})
+	}
+	if retired(was) && !retired(is) && !listed {
+		all = append(all, notice{
+			kind: corev1.EventTypeWarning, reason: v1alpha1.ReasonReplicaKept,
+			note: fmt.Sprintf("replica %s on node %s has left the volume, but is not deleted: the API may have been restored, and the replica may have data that no other has. "+
+				"Once the restore is declared and the volume has all its data, delete the NvmfReplica (docs/troubleshooting/restore-suspected.md)", is.Name, is.Spec.Node),
+			key: strings.Join([]string{string(is.UID), v1alpha1.ReasonReplicaKept}, " "), // it is never retired again
+		})
+	}
+	return all
 }
 
 // currentUnknown tells that a volume waits for a person: in this epoch of its record, none of the replicas at hand is

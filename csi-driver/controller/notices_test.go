@@ -41,6 +41,21 @@ func replicaWith(reason string) *v1alpha1.NvmfReplica {
 	}
 }
 
+// leftWith is a replica that its volume does not list, before or after it was to be deleted.
+func leftWith(reason string, retired bool) *v1alpha1.NvmfReplica {
+	rep := replicaWith(reason)
+	rep.Name = "v-9"
+	if retired {
+		rep.Annotations = map[string]string{retiredAnnotation: string(rep.UID)}
+	}
+	return rep
+}
+
+func named(name string, rep *v1alpha1.NvmfReplica) *v1alpha1.NvmfReplica {
+	rep.Name = name
+	return rep
+}
+
 func TestNotices(t *testing.T) {
 	inSync, out, returning, filling := v1alpha1.MemberInSync, v1alpha1.MemberOut, v1alpha1.MemberReturning, v1alpha1.MemberFilling
 	to := func(replacement, waiting string) *v1alpha1.VolumeMove {
@@ -48,6 +63,7 @@ func TestNotices(t *testing.T) {
 	}
 	moved := v1alpha1.VolumeMember{Name: "v-2", Node: "c"}
 	retiring := func(m *mirror.Member) { m.Retired = true }
+	refuse := func(m *mirror.Member) { m.Foreign = true }
 	another := func(m *mirror.Member) { m.ReplicaUID = "u-9" }
 	deleted := func(o client.Object) client.Object {
 		now := metav1.Now()
@@ -83,6 +99,11 @@ func TestNotices(t *testing.T) {
 		{"a replica is in sync again", mirrorWith(3, returning, mirror.ReasonBitmap), mirrorWith(4, inSync, ""),
 			[][]string{{"Normal", "ReplicaInSync", "the replica on node b is in sync", "2 of 2"}}},
 		{"a replica was created again", mirrorWith(3, out, mirror.ReasonLost), mirrorWith(4, filling, mirror.ReasonNew, another), nil},
+		{"a replica is refused", mirrorWith(2, out, mirror.ReasonLost), mirrorWith(2, out, mirror.ReasonLost, refuse),
+			[][]string{{"Warning", "ReplicaRefused", "the replica on node b is not taken back", "not replaced automatically", "replica-missing.md"}}},
+		{"a replica is refused still", mirrorWith(2, out, mirror.ReasonLost, refuse), mirrorWith(2, out, mirror.ReasonLost, refuse), nil},
+		{"a replica that is to leave is refused", mirrorWith(2, out, mirror.ReasonLost, retiring), mirrorWith(2, out, mirror.ReasonLost, retiring, refuse), nil},
+		{"a replica that was refused returns", mirrorWith(2, out, mirror.ReasonLost, refuse), mirrorWith(3, returning, mirror.ReasonBitmap), [][]string{{"Normal", "ReplicaReturning"}}},
 		{"a record was restored", mirrorWith(1, inSync, ""), recreated(mirrorWith(2, out, mirror.ReasonLost)), nil},
 		{"a record is deleted", mirrorWith(1, inSync, ""), deleted(mirrorWith(2, out, mirror.ReasonLost)), nil},
 
@@ -96,6 +117,8 @@ func TestNotices(t *testing.T) {
 		{"a move waits", volumeWith(2, to("", ""), twoMembers...), volumeWith(3, to("", "no node has room"), twoMembers...),
 			[][]string{{"Warning", "MoveWaiting", "the replica on node b waits: no node has room"}}},
 		{"a move waits still", volumeWith(3, to("", "no node has room"), twoMembers...), volumeWith(4, to("v-2", "no node has room"), twoMembers...), nil},
+		{"a person chooses the node of a replacement", volumeWith(2, &v1alpha1.VolumeMove{Replica: "v-1", Reason: v1alpha1.MoveReplicaLost, Replacement: "v-2"}, twoMembers[0], twoMembers[1], moved),
+			volumeWith(3, &v1alpha1.VolumeMove{Replica: "v-1", Node: "d"}, twoMembers[0], twoMembers[1], moved), [][]string{{"Normal", "MoveStarted", "the replica on node b moves to node d"}}},
 		{"a move goes on", volumeWith(3, to("", "no node has room"), twoMembers...), volumeWith(4, to("v-2", ""), twoMembers...), nil},
 		{"a move starts and waits, seen at once", volumeWith(1, nil, twoMembers...), volumeWith(3, to("", "no node has room"), twoMembers...),
 			[][]string{{"Normal", "MoveStarted"}, {"Warning", "MoveWaiting"}}},
@@ -108,8 +131,14 @@ func TestNotices(t *testing.T) {
 		{"a volume is deleted", volumeWith(1, to("", ""), twoMembers...), deleted(volumeWith(2, nil, twoMembers...)), nil},
 
 		{"the API may have been restored", replicaWith(v1alpha1.ReasonAsExpected), replicaWith(v1alpha1.ReasonRestoreSuspected),
-			[][]string{{"Warning", "RestoreSuspected", "node a", "older than what it acted on"}}},
+			[][]string{{"Warning", "RestoreSuspected", "node a", "cannot be attached again", "older than what it acted on"}}},
 		{"the API may have been restored, still", replicaWith(v1alpha1.ReasonRestoreSuspected), replicaWith(v1alpha1.ReasonRestoreSuspected), nil},
+		{"a replica that has left is kept", leftWith(v1alpha1.ReasonRestoreSuspected, true), leftWith(v1alpha1.ReasonRestoreSuspected, false),
+			[][]string{{"Warning", "ReplicaKept", "replica v-9 on node a has left the volume, but is not deleted", "restore-suspected.md"}}},
+		{"a replica that has left is suspect and kept, seen at once", leftWith(v1alpha1.ReasonAsExpected, true), leftWith(v1alpha1.ReasonRestoreSuspected, false),
+			[][]string{{"Warning", "RestoreSuspected", "nothing of replica v-9: older"}, {"Warning", "ReplicaKept"}}},
+		{"a replica that was to leave is declared current", leftWith(v1alpha1.ReasonAsExpected, true), leftWith(v1alpha1.ReasonAsExpected, false), nil},
+		{"a replica that was to leave is declared current, and suspect", named("v-0", leftWith(v1alpha1.ReasonRestoreSuspected, true)), named("v-0", leftWith(v1alpha1.ReasonRestoreSuspected, false)), nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got := noticesOf(test.was, test.is, twoMembers)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	testingclock "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/mirror"
@@ -37,21 +38,42 @@ func newHeld(t *testing.T, nodes int) *moves {
 // alive says of a storage node what the operator does.
 func (m *moves) alive(node string, is metav1.ConditionStatus) {
 	m.t.Helper()
+	m.aliveSince(node, is, time.Now())
+}
+
+// aliveSince is alive by a clock that may be wrong.
+func (m *moves) aliveSince(node string, is metav1.ConditionStatus, at time.Time) {
+	m.t.Helper()
 	setNodeStatus(m.t, node, func(s *v1alpha1.NvmfNodeStatus) {
-		meta.SetStatusCondition(&s.Conditions, condition(v1alpha1.ConditionAgentAlive, is, v1alpha1.ReasonAgentSilent, ""))
+		c := condition(v1alpha1.ConditionAgentAlive, is, v1alpha1.ReasonAgentSilent, "")
+		c.LastTransitionTime = metav1.NewTime(at)
+		meta.SetStatusCondition(&s.Conditions, c)
 	})
 	for _, s := range m.lives {
 		seen(m.t, s, m.st)
 	}
 }
 
-// down is the node of a replica, whose loss the holder records.
+// down is the node of a replica, whose loss the holder records, and the service notes.
 func (m *moves) down(name string) {
 	m.t.Helper()
 	node := replicaOf(m.t, name).Spec.Node
 	silence(m.t, node)
 	m.alive(node, metav1.ConditionFalse)
 	m.out(name)
+	m.noted(name)
+}
+
+// noted is the loss of a replica, from the time that it is for the service.
+func (m *moves) noted(name string) {
+	m.t.Helper()
+	m.until(func(g Gomega) {
+		a, err := m.service().survey(m.t.Context(), m.id)
+		g.Expect(err).NotTo(HaveOccurred())
+		l, is := m.service().lossOf(m.t.Context(), &a.replicatedVolume, *a.record, name)
+		g.Expect(is).To(BeTrue())
+		g.Expect(l.noted()).To(BeTrue())
+	})
 }
 
 // out is a replica by the record: the holder has lost it.
@@ -61,6 +83,17 @@ func (m *moves) out(name string) {
 	m.until(func(g Gomega) {
 		g.Expect(mirror.StateOf(mirrorOf(m.t, m.id).Spec, name)).NotTo(Equal(v1alpha1.MemberInSync))
 	})
+}
+
+// recorded of a member is what its holder says next.
+func (m *moves) recorded(name string, says func(*mirror.Member)) {
+	m.t.Helper()
+	NewWithT(m.t).Eventually(func() error {
+		is := mirrorOf(m.t, m.id)
+		says(&is.Spec.Members[slices.IndexFunc(is.Spec.Members, func(is mirror.Member) bool { return is.Replica == name })])
+		is.Spec.Epoch++
+		return api.Update(m.t.Context(), is)
+	}).WithTimeout(enough).Should(Succeed())
 }
 
 // up is the node of a replica again.
@@ -137,9 +170,43 @@ func TestALostReplicaThatSuspectsARestoreIsKept(t *testing.T) {
 	g.Expect(retired(lost)).To(BeTrue())
 	m.suspectsOf(lost.Name, metav1.ConditionTrue, v1alpha1.ReasonRestoreSuspected)
 	m.until(func(g Gomega) { g.Expect(retired(replicaOf(t, lost.Name))).To(BeFalse()) })
+	g.Eventually(func() []string {
+		for m.service().untold.Len() > 0 {
+			m.service().tellNext(t.Context())
+		}
+		return reasonsOn(t, volume(t, m.id))
+	}).WithTimeout(enough).Should(ContainElement(v1alpha1.ReasonReplicaKept))
 	m.suspectsOf(lost.Name, metav1.ConditionFalse, v1alpha1.ReasonAsExpected)
 	m.stays("")
 	g.Expect(replicaOf(t, lost.Name).DeletionTimestamp).To(BeNil())
+}
+
+// While the agent of a member suspects a restore of the API, nothing is deleted either that has left by the record.
+func TestALostReplicaIsNotDeletedWhileARestoreIsSuspected(t *testing.T) {
+	m := newHeld(t, 3)
+	was := volume(t, m.id).Spec.Members[0]
+	m.down(was.Name)
+	m.later(limit + time.Minute)
+	m.until(func(g Gomega) {
+		g.Expect(volume(t, m.id).Spec.Members).To(HaveLen(2))
+		g.Expect(volume(t, m.id).Spec.Move).To(BeNil())
+	})
+	other := volume(t, m.id).Spec.Members[0]
+	silence(t, other.Node)
+	m.suspects(0, metav1.ConditionTrue, v1alpha1.ReasonRestoreSuspected)
+	m.up(was.Name)
+	NewWithT(t).Eventually(func(g Gomega) {
+		off, err := dismissed(replicaOf(t, was.Name), replicaOf(t, was.Name).Generation)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(off).To(BeTrue())
+	}).WithTimeout(enough).Should(Succeed())
+	m.stays("")
+	if volumes, _ := holds(t, was.Node); !slices.Contains(volumes, was.UUID) {
+		t.Error("its data is gone")
+	}
+	m.suspects(0, metav1.ConditionFalse, v1alpha1.ReasonAsExpected)
+	m.until(func(g Gomega) { g.Expect(replicaOf(t, was.Name)).To(BeNil()) })
+	erased(t, was.Node, was.UUID)
 }
 
 // Nothing but what the watches tell, and time, has a lost replica replaced.
@@ -268,20 +335,137 @@ func TestAReplicaThatIsServedIsNotReplaced(t *testing.T) {
 	m.stays("")
 }
 
-// A node that is silent for a moment, long after its replica was lost, has the time begin then.
-func TestTheTimeBeginsWhenTheNodeIsDown(t *testing.T) {
+// A replica that its holder has refused may have data that no other has, also when its node is down since. It stays until
+// a person has decided.
+func TestARefusedReplicaIsNotReplaced(t *testing.T) {
+	refused := func(is *mirror.Member) { is.Foreign = true }
+	stays := func(m *moves) func(Gomega) {
+		return func(g Gomega) {
+			former, joined := mirror.Get(mirrorOf(m.t, m.id).Spec, m.id+"-0")
+			g.Expect(joined).To(BeTrue())
+			g.Expect(former.Retired).To(BeFalse())
+			g.Expect(volume(m.t, m.id).Spec.Move).To(BeNil())
+			g.Expect(volume(m.t, m.id).Spec.Members).To(HaveLen(2))
+		}
+	}
+	t.Run("before it begins", func(t *testing.T) {
+		m := newHeld(t, 3)
+		m.down(m.id + "-0")
+		m.recorded(m.id+"-0", refused)
+		m.later(limit + time.Minute)
+		m.stays("")
+	})
+	t.Run("while the replacement is filled", func(t *testing.T) {
+		m := newHeld(t, 3)
+		m.down(m.id + "-0")
+		m.later(limit + time.Minute)
+		m.dropped = append(m.dropped, m.id+"-2")
+		m.stage(func() bool { return joined(&mirrorOf(t, m.id).Spec, m.id+"-2") })
+		m.recorded(m.id+"-0", refused)
+		m.until(stays(m))
+		m.stays("")
+	})
+	t.Run("when the replacement is in sync", func(t *testing.T) {
+		m := newHeld(t, 3)
+		m.down(m.id + "-0")
+		m.later(limit + time.Minute)
+		m.dropped = append(m.dropped, m.id+"-2")
+		m.stage(func() bool { return joined(&mirrorOf(t, m.id).Spec, m.id+"-2") })
+		m.recorded(m.id+"-0", refused)
+		m.recorded(m.id+"-2", func(is *mirror.Member) { is.State = v1alpha1.MemberInSync })
+		m.dropped = []string{m.id + "-0"}
+		m.waits("has refused it")
+		m.cancel() // then one of three replicas is too many
+		m.until(stays(m))
+		m.move(m.id+"-0", "") // a person has decided
+		m.until(func(g Gomega) {
+			g.Expect(joined(&mirrorOf(t, m.id).Spec, m.id+"-0")).To(BeFalse())
+			g.Expect(mirror.InSync(mirrorOf(t, m.id).Spec)).To(HaveLen(2))
+		})
+	})
+}
+
+// The service measures how long a replica has been lost by its own clock, also across restarts: that of the node that
+// wrote the record, of the operator and of agents may be wrong.
+func TestTheTimeIsMeasuredByOneClock(t *testing.T) {
+	for name, wrong := range map[string]time.Duration{"the others are behind": -100 * limit, "the others are ahead": 100 * limit} {
+		t.Run(name, func(t *testing.T) {
+			m := newHeld(t, 3)
+			m.out(m.id + "-0")
+			at := metav1.NewTime(time.Now().Add(wrong).Truncate(time.Second))
+			m.recorded(m.id+"-0", func(is *mirror.Member) { is.Since = &at })
+			node := replicaOf(t, m.id+"-0").Spec.Node
+			silence(t, node)
+			m.aliveSince(node, metav1.ConditionFalse, at.Time)
+			m.noted(m.id + "-0")
+			m.later(limit - time.Minute)
+			m.stays("")
+			m.restart()
+			m.later(limit + time.Minute)
+			m.until(func(g Gomega) {
+				g.Expect(mirror.InSync(mirrorOf(t, m.id).Spec)).To(Equal([]string{m.id + "-1", m.id + "-2"}))
+			})
+		})
+	}
+}
+
+// A cache that has stopped shows a node as down that is not.
+func TestAReplicaIsLostByTheAPIServerToo(t *testing.T) {
 	m := newHeld(t, 3)
-	m.out(m.id + "-0")
-	is := mirrorOf(t, m.id)
-	long := metav1.NewTime(time.Now().Add(-10 * limit).Truncate(time.Second))
-	is.Spec.Members[0].Since = &long
-	if err := api.Update(t.Context(), is); err != nil {
+	m.down(m.id + "-0")
+	var then v1alpha1.NvmfNode
+	node := replicaOf(t, m.id+"-0").Spec.Node
+	if err := api.Get(t.Context(), keyOf(node), &then); err != nil {
 		t.Fatal(err)
 	}
+	m.alive(node, metav1.ConditionTrue)
+	for _, s := range m.lives {
+		s.client = stopped{s.client, then}
+	}
+	m.later(limit + time.Minute)
+	m.stays("")
+}
+
+// stopped is a cache that shows an NvmfNode as it was.
+type stopped struct {
+	client.Client
+	then v1alpha1.NvmfNode
+}
+
+func (c stopped) Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+	if node, is := obj.(*v1alpha1.NvmfNode); is && key.Name == c.then.Name {
+		c.then.DeepCopyInto(node)
+		return nil
+	}
+	return c.Client.Get(ctx, key, obj, opts...)
+}
+
+// A node that comes back for a moment has the time begin again, whether the service saw that or not.
+func TestTheTimeBeginsWithEachLoss(t *testing.T) {
+	m := newHeld(t, 3)
+	m.down(m.id + "-0")
 	node := replicaOf(t, m.id+"-0").Spec.Node
-	silence(t, node)
-	m.alive(node, metav1.ConditionFalse)
-	m.later(limit / 2)
+	m.later(limit - time.Minute)
+	m.stays("")
+	m.alive(node, metav1.ConditionTrue)
+	m.aliveSince(node, metav1.ConditionFalse, time.Now().Add(time.Minute))
+	m.noted(m.id + "-0")
+	m.later(limit + time.Minute)
+	m.stays("")
+	m.later(2 * limit)
+	m.until(func(g Gomega) {
+		g.Expect(mirror.InSync(mirrorOf(t, m.id).Spec)).To(Equal([]string{m.id + "-1", m.id + "-2"}))
+	})
+}
+
+// What was noted by a clock that was wrong does not keep a replica from being replaced.
+func TestATimeThatIsYetToComeIsNotedAgain(t *testing.T) {
+	m := newHeld(t, 3)
+	m.later(1000 * limit)
+	m.down(m.id + "-0")
+	m.later(0)
+	m.noted(m.id + "-0")
+	m.later(limit - time.Minute)
 	m.stays("")
 	m.later(limit + time.Minute)
 	m.until(func(g Gomega) {
@@ -311,6 +495,8 @@ func TestALostReplacementIsReplaced(t *testing.T) {
 	second := replicaOf(t, m.id+"-2").Spec.Node
 	silence(t, second)
 	m.alive(second, metav1.ConditionFalse)
+	m.noted(m.id + "-2")
+	m.later(2*limit + 2*time.Minute)
 	m.until(func(g Gomega) {
 		g.Expect(mirror.InSync(mirrorOf(t, m.id).Spec)).To(Equal([]string{m.id + "-1", m.id + "-3"}))
 		g.Expect(volume(t, m.id).Spec.Move).To(BeNil())
@@ -335,6 +521,28 @@ func TestAMoveOfAPersonIsNotCancelled(t *testing.T) {
 	m.until(m.has(m.id+"-1", m.id+"-2"))
 }
 
+// A person chooses another node than the service did for the replacement, while that is filled: the lost replica stays
+// until the new one has everything, and a return of its node cancels nothing.
+func TestAPersonChoosesTheNodeOfAReplacement(t *testing.T) {
+	m := newHeld(t, 4)
+	m.down(m.id + "-0")
+	m.later(limit + time.Minute)
+	m.dropped = append(m.dropped, m.id+"-2")
+	m.stage(func() bool { return joined(&mirrorOf(t, m.id).Spec, m.id+"-2") })
+	node := m.unused()
+	m.move(m.id+"-0", node)
+	m.until(func(g Gomega) {
+		m.leavesReplaced(m.id + "-0")
+		g.Expect(mirror.InSync(mirrorOf(t, m.id).Spec)).To(Equal([]string{m.id + "-1", m.id + "-3"}))
+		g.Expect(volume(t, m.id).Spec.Move).To(BeNil())
+	})
+	if on := replicaOf(t, m.id+"-3").Spec.Node; on != node {
+		t.Errorf("it is on node %s, not %s", on, node)
+	}
+	m.up(m.id + "-0")
+	m.until(m.has(m.id+"-1", m.id+"-3"))
+}
+
 // While the agent of a replica suspects a restore of the API, the record may be wrong: a replacement that has begun is
 // given up, and of one that is complete, the lost replica does not leave before the restore is declared.
 func TestNoLostReplicaLeavesWhileARestoreIsSuspected(t *testing.T) {
@@ -345,42 +553,42 @@ func TestNoLostReplicaLeavesWhileARestoreIsSuspected(t *testing.T) {
 		m.dropped = append(m.dropped, m.id+"-2")
 		m.stage(func() bool { return joined(&mirrorOf(t, m.id).Spec, m.id+"-2") })
 		m.suspects(0, metav1.ConditionTrue, v1alpha1.ReasonRestoreSuspected)
-		m.until(func(g Gomega) {
-			g.Expect(volume(t, m.id).Spec.Move).To(BeNil())
-			g.Expect(volume(t, m.id).Spec.Members).To(HaveLen(2))
-			g.Expect(joined(&mirrorOf(t, m.id).Spec, m.id+"-0")).To(BeTrue())
-		})
+		m.until(func(g Gomega) { g.Expect(volume(t, m.id).Spec.Move).To(BeNil()) })
 		m.stays("suspects that the API was restored")
-	})
-	t.Run("when the replacement is in sync", func(t *testing.T) {
-		m := newHeld(t, 3)
-		m.down(m.id + "-0")
-		m.later(limit + time.Minute)
-		m.stage(func() bool { return joined(&mirrorOf(t, m.id).Spec, m.id+"-2") })
-		m.suspects(0, metav1.ConditionTrue, v1alpha1.ReasonRestoreSuspected)
-		is := mirrorOf(t, m.id)
-		for i := range is.Spec.Members {
-			if is.Spec.Members[i].Replica == m.id+"-2" {
-				is.Spec.Members[i].State = v1alpha1.MemberInSync
+		for _, name := range []string{m.id + "-0", m.id + "-2"} {
+			if is, joined := mirror.Get(mirrorOf(t, m.id).Spec, name); !joined || is.Retired {
+				t.Errorf("%s has left, or is to leave: %+v", name, is)
 			}
 		}
-		is.Spec.Epoch++
-		g := NewWithT(t)
-		g.Expect(api.Update(t.Context(), is)).To(Succeed())
-		for range 5 {
-			g.Expect(m.service().arrange(t.Context(), m.id)).To(Succeed())
-			m.keep()
-			m.safe()
-		}
-		former, joined := mirror.Get(mirrorOf(t, m.id).Spec, m.id+"-0")
-		g.Expect(joined).To(BeTrue())
-		g.Expect(former.Retired).To(BeFalse())
-		m.suspects(0, metav1.ConditionFalse, v1alpha1.ReasonAsExpected)
-		m.until(func(g Gomega) {
-			g.Expect(mirror.InSync(mirrorOf(t, m.id).Spec)).To(Equal([]string{m.id + "-1", m.id + "-2"}))
-			g.Expect(volume(t, m.id).Spec.Move).To(BeNil())
-		})
 	})
+	for name, cancelled := range map[string]bool{"when the replacement is in sync": false, "when a person cancels that": true} {
+		t.Run(name, func(t *testing.T) {
+			m := newHeld(t, 3)
+			m.down(m.id + "-0")
+			m.later(limit + time.Minute)
+			m.stage(func() bool { return joined(&mirrorOf(t, m.id).Spec, m.id+"-2") })
+			m.suspects(0, metav1.ConditionTrue, v1alpha1.ReasonRestoreSuspected)
+			m.recorded(m.id+"-2", func(is *mirror.Member) { is.State = v1alpha1.MemberInSync })
+			g := NewWithT(t)
+			if cancelled {
+				m.cancel() // one of three replicas is too many then
+			}
+			for range 5 {
+				g.Expect(m.service().arrange(t.Context(), m.id)).To(Succeed())
+				m.keep()
+				m.safe()
+			}
+			former, joined := mirror.Get(mirrorOf(t, m.id).Spec, m.id+"-0")
+			g.Expect(joined).To(BeTrue())
+			g.Expect(former.Retired).To(BeFalse())
+			m.suspects(0, metav1.ConditionFalse, v1alpha1.ReasonAsExpected)
+			m.until(func(g Gomega) {
+				g.Expect(mirror.InSync(mirrorOf(t, m.id).Spec)).To(Equal([]string{m.id + "-1", m.id + "-2"}))
+				g.Expect(volume(t, m.id).Spec.Move).To(BeNil())
+				g.Expect(volume(t, m.id).Spec.Members).To(HaveLen(2))
+			})
+		})
+	}
 }
 
 // A service that is killed at any moment, and another that takes over, complete the replacement.

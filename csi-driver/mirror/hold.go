@@ -156,11 +156,27 @@ func (h Holder) Return(r Record, replica, identity string, ahead bool, marks map
 	case ahead && m.LastInSyncEpoch > 0:
 		return Record{}, fmt.Errorf("%w: a kernel went on with %s alone", ErrForeign, replica)
 	}
-	m.State, m.Reason, m.Since, m.Identity, m.Released = v1alpha1.MemberFilling, ReasonNew, at(h.Now), identity, false
+	m.State, m.Reason, m.Since, m.Identity, m.Released, m.Foreign = v1alpha1.MemberFilling, ReasonNew, at(h.Now), identity, false, false
 	if m.LastInSyncEpoch > 0 {
 		m.State, m.Reason = v1alpha1.MemberReturning, ReasonBitmap
 	}
 	return next, h.stamp(&next, marks)
+}
+
+// Refuse records that a member which is not in sync is not taken back: its header or its metadata has a history that the
+// record does not know. Nothing follows from that but that nobody replaces the member or removes it by himself: once it
+// does not answer any more, nobody else knows it.
+func (h Holder) Refuse(r Record, replica string) (Record, error) {
+	if err := h.holds(r); err != nil {
+		return Record{}, err
+	}
+	next := clone(r)
+	m := member(&next, replica)
+	if m == nil || m.State == v1alpha1.MemberInSync {
+		return Record{}, fmt.Errorf("%w: %s is %s, and cannot be refused", ErrMember, replica, stateOf(m))
+	}
+	m.Foreign = true
+	return next, nil
 }
 
 // Keep a member that was recorded out, and that the kernel never let go of: since then the kernel has dropped all
@@ -224,7 +240,7 @@ func (h Holder) Complete(r Record, replica string, marks map[string]string) (Rec
 	if _, read := marks[replica]; !read {
 		return Record{}, fmt.Errorf("%w: the header of %s was not read", ErrForeign, replica)
 	}
-	m.State, m.Reason, m.Since, m.LastInSyncEpoch, m.CopiedBytes = v1alpha1.MemberInSync, "", at(h.Now), 0, 0
+	m.State, m.Reason, m.Since, m.LastInSyncEpoch, m.CopiedBytes, m.Foreign = v1alpha1.MemberInSync, "", at(h.Now), 0, 0, false
 	return next, h.stamp(&next, marks)
 }
 

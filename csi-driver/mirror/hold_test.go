@@ -241,6 +241,38 @@ func TestReturnUnderTheFormerIdentity(t *testing.T) {
 	}
 }
 
+// A member that was refused is foreign until it returns, or its record is recovered. Nothing else follows from it.
+func TestRefuse(t *testing.T) {
+	r := record(t, next+"|a=InSync,b=Out/5")
+	defer unchanged(t, r)()
+	refused, err := holder.Refuse(r, "b")
+	if err != nil || !refused.Members[1].Foreign || refused.Epoch != r.Epoch {
+		t.Fatalf("%+v, %v", refused, err)
+	}
+	for name, c := range map[string]struct {
+		change  func(Record) (Record, error)
+		foreign bool
+	}{
+		"it is refused again": {func(r Record) (Record, error) { return holder.Refuse(r, "b") }, true},
+		"another holder":      {func(r Record) (Record, error) { return Admit(Begin(r), "pod", confirmed("a"), now) }, true},
+		"it returns":          {func(r Record) (Record, error) { return holder.Return(r, "b", "fresh", false, marks("a b")) }, false},
+		"a recovery":          {func(r Record) (Record, error) { return Choose(Doubt(r), "a", headersOf("a: 9 m9 a=InSync,b=Out"), now) }, false},
+	} {
+		got, err := c.change(refused)
+		if m, is := Get(got, "b"); err != nil || !is || m.Foreign != c.foreign {
+			t.Errorf("%s: %+v, %v", name, m, err)
+		}
+	}
+	for _, other := range []string{"a", "c"} {
+		if _, err := holder.Refuse(r, other); !errors.Is(err, ErrMember) {
+			t.Errorf("%s: %v", other, err)
+		}
+	}
+	if _, err := holder.Refuse(record(t, former+"|a=InSync,b=Out/5"), "b"); !errors.Is(err, ErrNotHolder) {
+		t.Errorf("another holds it: %v", err)
+	}
+}
+
 func TestProgress(t *testing.T) {
 	r := record(t, next+"|a=InSync,b=Filling")
 	got, err := holder.Progress(r, "b", 5)

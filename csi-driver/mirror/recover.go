@@ -70,7 +70,7 @@ func Renew(r Record, replicas []Replica, now time.Time) (Record, error) {
 		case m != nil && m.ReplicaUID == is.UID:
 			continue
 		case m != nil:
-			m.ReplicaUID, m.Identity, m.Header = is.UID, "", nil
+			m.ReplicaUID, m.Identity, m.Header, m.Foreign = is.UID, "", nil, false
 		case len(next.Members) >= v1alpha1.MaxMirrorMembers:
 			return Record{}, fmt.Errorf("%w: the mirror has %d members already", ErrMember, len(next.Members))
 		default:
@@ -307,7 +307,7 @@ func recovered(r Record, headers map[string]Header) Record {
 	next.Epoch += recoveredEpochs
 	for i := range next.Members {
 		m := &next.Members[i]
-		m.DeclaredCurrent, m.Suspect, m.LastInSyncEpoch, m.CopiedBytes, m.Released = 0, false, 0, 0, false
+		m.DeclaredCurrent, m.Suspect, m.LastInSyncEpoch, m.CopiedBytes, m.Released, m.Foreign = 0, false, 0, 0, false, false
 		m.State, m.Reason = v1alpha1.MemberOut, ReasonBehind
 		h, read := headers[m.Replica]
 		switch {

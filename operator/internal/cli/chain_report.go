@@ -272,6 +272,9 @@ func (c *chain) dataOf(replica string) (state, detail string) {
 	if m.Suspect {
 		words = append(words, "suspect")
 	}
+	if m.Foreign {
+		words = append(words, "refused")
+	}
 	if m.Retired {
 		words = append(words, "to be removed")
 	}

@@ -98,13 +98,17 @@ func moveClaim(ctx context.Context, w *watcher, namespace, arg string, o moveOpt
 
 // requestMove writes the move that was asked for; one that is there already is only told.
 func requestMove(ctx context.Context, w *watcher, f *fleet, v *v1alpha1.NvmfVolume, o moveOptions) error {
+	begun := "" // the node on which the CSI controller began to replace a lost replica
 	if running, is := f.moving(v); is {
 		if (o.from == "" || o.from == running.from) && (o.to == "" || o.to == running.to) {
 			w.line("volume %s: the replica on node %s is already moving%s", f.called(v), running.from, toNode(running.to))
 			return nil
 		}
-		return fmt.Errorf("another move is running, from node %s%s; wait for it, or cancel it: kubectl weft move %s --cancel",
-			running.from, toNode(running.to), f.arguments(v))
+		if !f.changeable(running, o) {
+			return fmt.Errorf("another move is running, from node %s%s; wait for it, or cancel it: kubectl weft move %s --cancel",
+				running.from, toNode(running.to), f.arguments(v))
+		}
+		o.from, begun = running.from, running.to
 	}
 	m, err := f.mayMove(v, o.from, o.to)
 	if err != nil {
@@ -114,6 +118,9 @@ func requestMove(ctx context.Context, w *watcher, f *fleet, v *v1alpha1.NvmfVolu
 		return err
 	}
 	w.line("%s", f.requested(v, m, o.to, o.dryRun))
+	if begun != "" {
+		w.line("  the replica is lost, and was being replaced on node %s; what was copied there is removed", begun)
+	}
 	if o.dryRun {
 		w.line("  would be written into spec.move of NvmfVolume %s: replica: %s%s", v.Name, m.Name, nodeField(o.to))
 	}
@@ -121,6 +128,14 @@ func requestMove(ctx context.Context, w *watcher, f *fleet, v *v1alpha1.NvmfVolu
 		w.line("  from then on, the volume has a mirror, and can be used by one node at a time only")
 	}
 	return nil
+}
+
+// changeable tells whether a move that is running was begun by the CSI controller, which chose the node, and a person can
+// still choose another one: the new replica is not filled yet.
+func (f *fleet) changeable(running progress, o moveOptions) bool {
+	former := f.mirrorMember(running.volume, running.replica)
+	return running.reason == v1alpha1.MoveReplicaLost && o.to != "" && (o.from == "" || o.from == running.from) &&
+		running.state != moveRemoving && former != nil && !former.Retired
 }
 
 // requested says what was written for a replica, and how much is copied.

@@ -254,6 +254,50 @@ func TestMoveIsWritten(t *testing.T) {
 	}
 }
 
+// The node that the controller chose for a lost replica is not the last word, until its replacement has everything.
+func TestThePersonChoosesTheNodeOfAReplacement(t *testing.T) {
+	for name, tc := range map[string]struct {
+		o       moveOptions
+		change  func(r *rig)
+		refused bool
+	}{
+		"while it is filled":  {moveOptions{to: "d"}, func(*rig) {}, false},
+		"of the lost replica": {moveOptions{from: "b", to: "d"}, func(*rig) {}, false},
+		"of another replica":  {moveOptions{from: "a", to: "d"}, func(*rig) {}, true},
+		"on one that has one": {moveOptions{to: "a"}, func(*rig) {}, true},
+		"when it is filled": {moveOptions{to: "d"}, func(r *rig) {
+			r.record("v-data", func(_, fresh *v1alpha1.MirrorMember) { fresh.State = v1alpha1.MemberInSync })
+		}, true},
+		"when the former leaves": {moveOptions{to: "d"}, func(r *rig) { r.record("v-data", func(former, _ *v1alpha1.MirrorMember) { former.Retired = true }) }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, objects := volume("data", "a", "b")
+			r := newRig(t, objects...)
+			d := &v1alpha1.NvmfNode{}
+			r.do(r.api.Get(r.ctx, client.ObjectKey{Name: "d"}, d))
+			d.Spec.Target = "fast"
+			r.do(r.api.Update(r.ctx, d))
+			v := r.volume("v-data")
+			v.Spec.Move = &v1alpha1.VolumeMove{Replica: "v-data-1", Reason: v1alpha1.MoveReplicaLost}
+			r.do(r.api.Update(r.ctx, v))
+			r.add("v-data", "c")
+			tc.change(r)
+			err := moveClaim(r.ctx, r.watcher(), "databases", "data", tc.o)
+			if (err != nil) != tc.refused {
+				t.Fatalf("got %v", err)
+			}
+			want := v1alpha1.VolumeMove{Replica: "v-data-1", Reason: v1alpha1.MoveReplicaLost, Replacement: "v-data-9"}
+			if !tc.refused {
+				want = v1alpha1.VolumeMove{Replica: "v-data-1", Node: "d"}
+				r.said("moving replica v-data-1 (100.0Gi) from node b to node d\n", "was being replaced on node c; what was copied there is removed")
+			}
+			if got := r.volume("v-data").Spec.Move; *got != want {
+				t.Errorf("got %+v", got)
+			}
+		})
+	}
+}
+
 func TestMoveIsCancelled(t *testing.T) {
 	_, objects := volume("data", "a")
 	r := newRig(t, objects...)

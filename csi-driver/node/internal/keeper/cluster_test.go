@@ -3,6 +3,7 @@
 package keeper
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -39,6 +40,11 @@ func (w *world) controller() {
 		}
 	case v.Holder == "" && w.api.wish != "":
 		w.publish(v, store)
+	case w.suspected(v):
+		// Nobody joins or leaves before the restore is declared.
+		if by, is := mirror.Get(v.Record, w.api.replacement); w.api.lost != "" && !(is && by.State == v1alpha1.MemberInSync) {
+			w.endReplacement("suspected restore")
+		}
 	case w.api.moving || slices.ContainsFunc(v.Members, func(m mirror.Member) bool { return m.Retired }):
 		w.move(v, store)
 	case w.faults == (faults{}): // as they are planted, they are found without it, too
@@ -113,6 +119,14 @@ func (w *world) rotate(r mirror.Record) {
 	}
 }
 
+// suspected tells whether the agent of a member suspects a restore of the API, or has to be asked for that.
+func (w *world) suspected(v Version) bool {
+	return slices.ContainsFunc(v.Members, func(m mirror.Member) bool {
+		r := w.api.replicas[m.Replica]
+		return r == nil || r.past
+	})
+}
+
 // move the volume: add a replica, retire an old one once the new one is in sync, and remove it.
 func (w *world) move(v Version, store func(mirror.Record)) {
 	var spare string
@@ -153,14 +167,11 @@ func (w *world) move(v Version, store func(mirror.Record)) {
 	}
 }
 
-// replaceLost replaces a member that is lost, as the CSI controller does after a time. What it sees of targets may have
-// changed a moment later, and how long a member was lost decides nothing, so a member is lost at any time here.
+// replaceLost replaces a member that is lost, as the CSI controller does after a time. How long a member was lost
+// decides nothing, so a member is lost at any time here. What the controller sees of nodes may have changed a moment
+// later, and it may see that at any time.
 func (w *world) replaceLost(v Version, store func(mirror.Record)) {
 	served := func(name string) bool { return w.targets[name].powered && w.linked("api", name) }
-	suspected := slices.ContainsFunc(v.Members, func(m mirror.Member) bool {
-		r := w.api.replicas[m.Replica]
-		return r == nil || r.past
-	})
 	retire := func(name string) {
 		if next, err := mirror.Retire(v.Record, name); err == nil {
 			store(next)
@@ -168,41 +179,70 @@ func (w *world) replaceLost(v Version, store func(mirror.Record)) {
 	}
 	lost, is := mirror.Get(v.Record, w.api.lost)
 	by, joined := mirror.Get(v.Record, w.api.replacement)
+	filled := joined && by.State == v1alpha1.MemberInSync
 	switch {
 	case w.api.lost == "" && len(v.Members) > 2:
 		// One more than wanted, of a replacement that was cancelled, or that a restore forgot.
-		more := v.Members[len(v.Members)-1].Replica
-		for _, m := range v.Members {
-			if m.State != v1alpha1.MemberInSync {
-				more = m.Replica
-			}
+		if more := surplus(v.Record); more != "" {
+			retire(more)
 		}
-		retire(more)
 	case w.api.lost == "":
-		for _, m := range v.Members {
-			other := slices.ContainsFunc(v.Members, func(o mirror.Member) bool {
-				return o.Replica != m.Replica && o.State == v1alpha1.MemberInSync && !o.Suspect && served(o.Replica)
-			})
-			if m.State != v1alpha1.MemberInSync && !served(m.Replica) && other && !suspected && !w.calm && w.chance(20) {
-				w.say("%s is to be replaced", m.Replica)
-				w.api.lost, w.api.replacement = m.Replica, ""
-				w.api.bump()
-				return
-			}
-		}
+		w.beginReplacement(v, served)
 	case !is:
 		w.api.lost, w.api.replacement = "", ""
-	case lost.State == v1alpha1.MemberInSync, suspected && by.State != v1alpha1.MemberInSync,
-		joined && by.State != v1alpha1.MemberInSync && !served(by.Replica) && w.chance(20):
-		w.say("%s is not replaced any more", lost.Replica)
-		w.tally["not replaced any more"]++
-		w.api.lost, w.api.replacement = "", ""
-		w.api.bump()
+	case filled && !lost.Foreign:
+		retire(lost.Replica)
+	case filled: // the lost one stays until a person has decided what becomes of it
+	case lost.State == v1alpha1.MemberInSync:
+		w.endReplacement("in sync again")
+	case served(lost.Replica) && lost.LastInSyncEpoch > 0 && w.chance(50):
+		w.endReplacement("served again")
+	case lost.Foreign:
+		w.endReplacement("refused")
+	case joined && !served(by.Replica) && w.chance(20):
+		w.endReplacement("lost replacement")
 	case !joined:
 		w.add(v, store)
-	case by.State == v1alpha1.MemberInSync && !suspected:
-		retire(lost.Replica)
 	}
+}
+
+// surplus is the member that leaves when there is one too many: one that is not in sync, or the last. One that was
+// refused is left to a person. It is empty if none leaves.
+func surplus(r mirror.Record) string {
+	var inSync, lacking string
+	for _, m := range r.Members {
+		switch {
+		case m.Foreign:
+		case m.State == v1alpha1.MemberInSync:
+			inSync = m.Replica
+		default:
+			lacking = m.Replica
+		}
+	}
+	return cmp.Or(lacking, inSync)
+}
+
+// beginReplacement of a member that is lost, if there is one, and another one has everything.
+func (w *world) beginReplacement(v Version, served func(string) bool) {
+	for _, m := range v.Members {
+		other := slices.ContainsFunc(v.Members, func(o mirror.Member) bool {
+			return o.Replica != m.Replica && o.State == v1alpha1.MemberInSync && !o.Suspect && served(o.Replica)
+		})
+		if m.State != v1alpha1.MemberInSync && !m.Foreign && !served(m.Replica) && other && !w.calm && w.chance(20) {
+			w.say("%s is to be replaced", m.Replica)
+			w.api.lost, w.api.replacement = m.Replica, ""
+			w.api.bump()
+			return
+		}
+	}
+}
+
+// endReplacement of a member that stays. If its replacement has joined, there is one member too many.
+func (w *world) endReplacement(why string) {
+	w.say("%s is not replaced any more: %s", w.api.lost, why)
+	w.tally["not replaced: "+why]++
+	w.api.lost, w.api.replacement = "", ""
+	w.api.bump()
 }
 
 // add a replica, as the replacement of the one that is lost.

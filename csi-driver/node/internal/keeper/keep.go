@@ -412,6 +412,9 @@ func (k *Keeper) takeBackOne(ctx context.Context, v *view, m mirror.Member) doin
 		return h.Return(v.Record, m.Replica, leg.Identity, compared.ahead, marks)
 	})
 	k.returned[m.Replica] = s.Err == nil
+	if errors.Is(s.Err, mirror.ErrForeign) {
+		s.Err = errors.Join(s.Err, k.refuse(ctx, v, m))
+	}
 	return did(s)
 }
 

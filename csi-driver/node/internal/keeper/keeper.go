@@ -267,7 +267,7 @@ func (k *Keeper) act(ctx context.Context, v *view) Status {
 		k.fenced, k.headers = fenced, map[string]mirror.Header{}
 	}
 	if err := k.past(v); err != nil {
-		return k.ofThePast(v, err)
+		return k.ofThePast(v, errors.Join(err, k.refuseForeign(ctx, v)))
 	}
 	if v.Holder != k.Attachment {
 		return k.leave(v)
@@ -324,6 +324,31 @@ func (k *Keeper) past(v *view) error {
 		}
 	}
 	return nil
+}
+
+// refuseForeign records of a member whose header the record does not know that it is refused, one member at a time. Of
+// one in sync there is nothing to record: it is the record that is the past then.
+func (k *Keeper) refuseForeign(ctx context.Context, v *view) error {
+	for _, m := range v.Members {
+		h, read := k.headers[m.Replica]
+		if read && !v.Recovering && k.refusable(v, m) && mirror.Check(v.Record, m.Replica, h) != nil {
+			return k.refuse(ctx, v, m)
+		}
+	}
+	return nil
+}
+
+func (k *Keeper) refusable(v *view, m mirror.Member) bool {
+	return v.Holder == k.Attachment && m.State != v1alpha1.MemberInSync && !m.Foreign
+}
+
+// refuse a member: that it is foreign is recorded, because nobody can tell once it does not answer any more, and it must
+// not be replaced then as one that is only lost.
+func (k *Keeper) refuse(ctx context.Context, v *view, m mirror.Member) error {
+	if !k.refusable(v, m) {
+		return nil
+	}
+	return k.swap(ctx, v, func(h mirror.Holder) (mirror.Record, error) { return h.Refuse(v.Record, m.Replica) }).Err
 }
 
 // harvest the headers that were read or written. What a write that failed left there is read again.
