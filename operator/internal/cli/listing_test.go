@@ -173,14 +173,14 @@ func TestVolumeList(t *testing.T) {
 }
 
 func TestListingFlags(t *testing.T) {
-	for _, c := range [][]string{{"pools", "-o", "csv"}, {"drives", "-o", "csv"}, {"snapshots", "-o", "csv"}, {"volume", "x", "-o", "csv"}} {
+	for _, c := range [][]string{{"pools", "-o", "csv"}, {"drives", "-o", "csv"}, {"snapshots", "-o", "csv"}, {"volume", "x", "-o", "csv"}, {"check", "-o", "csv"}} {
 		cmd := Command("test")
 		cmd.SetArgs(c)
 		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), `--output is "csv"; must be table, wide, json or yaml`) {
 			t.Errorf("%v: got %v", c, err)
 		}
 	}
-	for _, c := range [][]string{{"status", "-o", "wide"}, {"check", "-o", "wide"}, {"check-image", "-o", "wide"}, {"plan", "-f", "-", "-o", "wide"}} {
+	for _, c := range [][]string{{"status", "-o", "wide"}, {"check-image", "-o", "wide"}, {"plan", "-f", "-", "-o", "wide"}} {
 		cmd := Command("test")
 		cmd.SetArgs(c)
 		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), `--output is "wide"; must be table, json or yaml`) {
