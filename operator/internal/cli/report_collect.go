@@ -27,11 +27,17 @@ const aboutReport = `A report of weft, made by kubectl weft report.
 errors.txt      what could not be collected
 versions.txt    versions of this program, Kubernetes and weft
 status.txt      kubectl weft status; likewise pools.txt, drives.txt, snapshots.txt
-objects/        objects of weft and Kubernetes; the settings of the Helm chart are the arguments in deployments.yaml and daemonsets.yaml
+values.yaml     values of the Helm chart
+objects/        objects of weft and Kubernetes
+metrics/        POD.txt, the metrics of a pod in Prometheus' text format
+kernel/         NODE.log, the lines about storage of the log of a node's kernel
 logs/           POD/CONTAINER.log, and CONTAINER.previous.log of a container that ended before
 
-Secrets and ConfigMaps were not read. What is, or looks like, a secret is replaced by (redacted).
+Secrets were not read. What is, or looks like, a secret is replaced by (redacted).
 `
+
+// valuesConfigMap of the chart has its values.
+const valuesConfigMap = "weft-values"
 
 // kindOfReport is one kind of objects in the bundle.
 type kindOfReport struct {
@@ -54,7 +60,7 @@ type seen struct {
 	pods []corev1.Pod
 }
 
-// reportedKinds in the order in which they are read. There is no Secret and no ConfigMap among them.
+// reportedKinds in the order in which they are read. There is no Secret among them.
 func reportedKinds() []kindOfReport {
 	v1 := func(group, resource string) schema.GroupVersionResource {
 		return schema.GroupVersionResource{Group: group, Version: "v1", Resource: resource}
@@ -174,6 +180,11 @@ func (r *reporter) collect(ctx context.Context, b *bundle) {
 		r.collectObjects(ctx, b, kind, s)
 	}
 	r.collectVersions(b, s)
+	r.collectValues(ctx, b)
+	r.collectMetrics(ctx, b, s.pods)
+	if r.exec != nil {
+		r.collectKernelLogs(ctx, b, s.pods)
+	}
 	for i := range s.pods {
 		r.collectLogs(ctx, b, &s.pods[i])
 	}
@@ -260,6 +271,30 @@ func (r *reporter) collectVersions(b *bundle, s *seen) {
 		}
 	}
 	b.add("versions.txt", strings.Join(lines, "\n")+"\n")
+}
+
+// collectValues of the chart, which writes them into a ConfigMap. What Helm keeps of a release is in a Secret, with
+// everything that was set, also for other charts; and there is none where something else than Helm installs the chart.
+func (r *reporter) collectValues(ctx context.Context, b *bundle) {
+	const name, key = "values.yaml", "values.yaml"
+	stored, err := r.objects.Resource(corev1.SchemeGroupVersion.WithResource("configmaps")).Namespace(r.namespace).Get(ctx, valuesConfigMap, metav1.GetOptions{})
+	if err != nil {
+		b.fail(name, err)
+		return
+	}
+	text, _, _ := unstructured.NestedString(stored.Object, "data", key)
+	var values map[string]any
+	if err := yaml.Unmarshal([]byte(text), &values); err != nil {
+		b.fail(name, fmt.Errorf("ConfigMap %s: %s cannot be read", valuesConfigMap, key)) // the error would quote it
+		return
+	}
+	redactObject(values)
+	written, err := yaml.Marshal(values)
+	if err != nil {
+		b.fail(name, err)
+		return
+	}
+	b.add(name, string(written))
 }
 
 // collectLogs of all containers of a pod, and of those that ended before.
