@@ -74,7 +74,7 @@ type CheckFinding struct {
 
 // show the survey in a format, and end with the exit code that belongs to it.
 func (s *survey) show(out io.Writer, format *output) error {
-	t, r := &table{out: out}, s.report()
+	t, r := newTable(out), s.report()
 	done, err := format.encode(out, r)
 	if err != nil {
 		return err
@@ -158,10 +158,10 @@ func (r CheckReport) print(t *table, wide bool) {
 		rows = append(rows, row)
 	}
 	t.columns(rows)
-	printFindings(t, "Wrong:", slices.DeleteFunc(slices.Clone(r.Findings), func(f CheckFinding) bool { return !f.Wrong }))
-	printFindings(t, "Look after:", slices.DeleteFunc(slices.Clone(r.Findings), CheckFinding.isWrong))
-	printList(t, "Not looked at:", r.NotLookedAt)
-	printList(t, "Not known:", r.NotKnown)
+	printFindings(t, red, "Wrong:", slices.DeleteFunc(slices.Clone(r.Findings), func(f CheckFinding) bool { return !f.Wrong }))
+	printFindings(t, yellow, "Look after:", slices.DeleteFunc(slices.Clone(r.Findings), CheckFinding.isWrong))
+	printList(t, yellow, "Not looked at:", r.NotLookedAt)
+	printList(t, "", "Not known:", r.NotKnown)
 	if r.code() == 0 {
 		t.line("")
 		if len(r.NotKnown) > 0 {
@@ -172,12 +172,12 @@ func (r CheckReport) print(t *table, wide bool) {
 	}
 }
 
-func printList(t *table, title string, lines []string) {
+func printList(t *table, colour, title string, lines []string) {
 	if len(lines) == 0 {
 		return
 	}
 	t.line("")
-	t.line("%s", title)
+	t.title(colour, title)
 	for _, l := range lines {
 		t.line("- %s", l)
 	}
@@ -213,7 +213,7 @@ func (n CheckedNode) wide() []string {
 }
 
 // printFindings with the nodes that share each.
-func printFindings(t *table, title string, found []CheckFinding) {
+func printFindings(t *table, colour, title string, found []CheckFinding) {
 	var lines []string
 	var order []CheckFinding
 	nodes := map[CheckFinding][]string{}
@@ -235,5 +235,5 @@ func printFindings(t *table, title string, found []CheckFinding) {
 		}
 		lines = append(lines, line)
 	}
-	printList(t, title, lines)
+	printList(t, colour, title, lines)
 }

@@ -62,6 +62,7 @@ func Command(version string) *cobra.Command {
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&at.kubeconfig, "kubeconfig", "", "path to the kubeconfig file (default $KUBECONFIG or ~/.kube/config)")
 	flags.StringVar(&at.context, "context", "", "kubeconfig context to use (default: the current context)")
+	colourFlag(cmd)
 	cmd.AddCommand(planCommand(&at), statusCommand(&at, clock.RealClock{}), checkCommand(&at, version), deleteCommand(&at), dropCommand(&at),
 		cordonCommand(&at), uncordonCommand(&at), checkImageCommand(&at),
 		moveCommand(&at), rotateCommand(&at), drainCommand(&at), retireCommand(&at), rebalanceCommand(&at), recoverCommand(&at))

@@ -156,7 +156,7 @@ func (r *reporter) writeFile(cmd *cobra.Command, file string, most int64) error 
 	if err = errors.Join(err, f.Close()); err != nil {
 		return errors.Join(err, os.Remove(file))
 	}
-	t := &table{out: cmd.OutOrStdout()}
+	t := newTable(cmd.OutOrStdout())
 	t.line("wrote %s", file)
 	if failed > 0 {
 		t.line("%d parts could not be collected; they are listed in errors.txt in the file", failed)

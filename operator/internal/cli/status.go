@@ -65,7 +65,7 @@ Exit codes:
 
 // show all, or one target or node, and end with the exit code that belongs to it.
 func (s *status) show(out io.Writer, format *output, args []string) error {
-	t := &table{out: out}
+	t := newTable(out)
 	if len(args) > 0 && !slices.Contains(s.names(), args[0]) {
 		return fmt.Errorf("NvmfTarget or NvmfNode %s not found; existing objects: %s", args[0], orNone(s.names()))
 	}
@@ -364,7 +364,7 @@ func (s *status) printProblems(t *table, problems []string) {
 		t.line("No problems found.")
 		return
 	}
-	t.line("Problems:")
+	t.title(red, "Problems:")
 	for _, p := range problems {
 		t.line("- %s", p)
 	}
