@@ -75,7 +75,7 @@ func TestCompletion(t *testing.T) {
 		"pools a ":             "b c d",
 		"pools -o ":            "table wide json yaml",
 		"pools --sort-by ":     "name used",
-		"status -o ":           "table json yaml",
+		"status -o ":           "table wide json yaml",
 		"drives ":              "a b c d",
 		"top nodes a ":         "b c d",
 		"top targets ":         "fast",
