@@ -44,8 +44,8 @@ func reportCommand(at *cluster, version string, now clock.PassiveClock) *cobra.C
 		Use:   "report [-o FILE]",
 		Short: "Collect what is needed to report a problem into one file, without secrets",
 		Long: `Collect what is needed to report a problem into one file, a tar.gz: the objects of weft, what Kubernetes knows of its volumes and nodes, Events,
-the logs of weft's pods, also of containers that ended before, their metrics, versions, values of the chart, and the tables of status, pools,
-drives and snapshots. Of the log of each node's kernel, it has the lines about storage: the command runs dmesg in the node plugins and agents,
+the logs of weft's pods, also of containers that ended before, their metrics, versions, values of the chart, and the tables of status, check,
+pools, drives and snapshots. Of the log of each node's kernel, it has the lines about storage: the command runs dmesg in the node plugins and agents,
 unless --kernel-logs is false.
 
 No Secret is read. Encrypted keys, values of environment variables, annotations of others, and everything that looks like a key, token or
@@ -86,6 +86,8 @@ type reporter struct {
 	objects dynamic.Interface
 	// logs of a container, the last maxLogLines of them; of the one that ended before, if previous.
 	logs func(ctx context.Context, namespace, pod, container string, previous bool) (io.ReadCloser, error)
+	// check all nodes, as kubectl weft check does.
+	check func(ctx context.Context) (*survey, error)
 	// metrics of a pod, as it serves them.
 	metrics func(ctx context.Context, pod *corev1.Pod) (string, error)
 	// exec runs a command in a container; nil: logs of kernels are not wanted.
@@ -123,7 +125,7 @@ func newReporter(at *cluster, version, namespace string, now time.Time) (*report
 	}
 	asked := &asker{api: api, namespace: namespace, dial: dial, now: time.Now}
 	return &reporter{
-		metrics: asked.text, exec: exec,
+		metrics: asked.text, exec: exec, check: func(ctx context.Context) (*survey, error) { return surveyOf(ctx, api, version, namespace, nil) },
 		api: api, objects: objects, namespace: namespace, version: version, now: now,
 		logs: func(ctx context.Context, namespace, pod, container string, previous bool) (io.ReadCloser, error) {
 			options := &corev1.PodLogOptions{Container: container, Previous: previous, TailLines: new(int64(maxLogLines))}

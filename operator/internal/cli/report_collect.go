@@ -26,7 +26,7 @@ const aboutReport = `A report of weft, made by kubectl weft report.
 
 errors.txt      what could not be collected
 versions.txt    versions of this program, Kubernetes and weft
-status.txt      kubectl weft status; likewise pools.txt, drives.txt, snapshots.txt
+status.txt      kubectl weft status; likewise check.txt, pools.txt, drives.txt, snapshots.txt
 values.yaml     values of the Helm chart
 objects/        objects of weft and Kubernetes
 metrics/        POD.txt, the metrics of a pod in Prometheus' text format
@@ -176,6 +176,7 @@ func (r *reporter) collect(ctx context.Context, b *bundle) {
 	b.put("README.txt", aboutReport)
 	s := &seen{claims: map[string]bool{}, classes: map[string]bool{}}
 	r.collectTables(ctx, b)
+	r.collectCheck(ctx, b)
 	for _, kind := range reportedKinds() {
 		r.collectObjects(ctx, b, kind, s)
 	}
@@ -212,6 +213,19 @@ func (r *reporter) collectTables(ctx context.Context, b *bundle) {
 	b.add("pools.txt", pools.String())
 	b.add("drives.txt", drives.String())
 	b.add("snapshots.txt", snapshots.String())
+}
+
+// collectCheck: what nodes lack.
+func (r *reporter) collectCheck(ctx context.Context, b *bundle) {
+	const name = "check.txt"
+	s, err := r.check(ctx)
+	if err != nil {
+		b.fail(name, err)
+		return
+	}
+	var text bytes.Buffer // it takes everything
+	s.report().print(newTable(&text), true)
+	b.add(name, text.String())
 }
 
 // collectObjects of one kind into one file, as many as there is room for.

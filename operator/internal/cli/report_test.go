@@ -120,6 +120,9 @@ func newReportRig(t *testing.T) *reportRig {
 	r := &reportRig{objects: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(scheme, lists, known...)}
 	r.reporter = &reporter{
 		api: rig.api, objects: r.objects, namespace: "weft-system", version: "1.2.3", now: noon, server: func() (string, error) { return "v1.36.0", nil },
+		check: func(context.Context) (*survey, error) {
+			return &survey{nodes: []corev1.Node{debian(with(v1alpha1.ConditionMirrorsUnavailable, "token: "+planted["token of an environment"]))}}, nil
+		},
 		metrics: func(_ context.Context, pod *corev1.Pod) (string, error) {
 			return "# metrics of " + pod.Name + "\nweft_volumes{node=\"a\"} 3\n" + secretsInALog(), nil
 		},
@@ -218,6 +221,7 @@ func TestReportHasWhatIsNeeded(t *testing.T) {
 		"README.txt":                                {"errors.txt"},
 		"versions.txt":                              {"kubectl weft 1.2.3\nKubernetes v1.36.0\n", "pod weft-agent-1, container weft-agent: weft:1.2.3 (), 1 restarts"},
 		"status.txt":                                {"No problems found."},
+		"check.txt":                                 {"NODE", "CLOCK", "- a: its pods cannot use volumes with two replicas: token: " + leftOut},
 		"pools.txt":                                 {"eui.a", "databases/data"},
 		"drives.txt":                                {"eui.b"},
 		"snapshots.txt":                             {"No snapshots found."},
@@ -261,15 +265,16 @@ func TestReportGoesOnAfterErrors(t *testing.T) {
 		return false, nil, nil
 	})
 	r.server = func() (string, error) { return "", errors.New("no answer") }
+	r.check = func(context.Context) (*survey, error) { return nil, errors.New("the cluster has no Linux node") }
 	r.api = forbids{r.api, []string{"NvmfMirror"}}
 	got, failed := r.bundle(t, 64<<20)
-	for _, w := range []string{"status.txt, pools.txt, drives.txt, snapshots.txt: ", "objects/nvmfvolumes.yaml: etcd is away, token: " + leftOut, "objects/pods.yaml: etcd", "version of Kubernetes: no answer",
+	for _, w := range []string{"status.txt, pools.txt, drives.txt, snapshots.txt: ", "objects/nvmfvolumes.yaml: etcd is away, token: " + leftOut, "objects/pods.yaml: etcd", "check.txt: the cluster has no Linux node", "version of Kubernetes: no answer",
 		"logs: no pods of weft found in namespace weft-system; set it with -n"} {
 		if !strings.Contains(got["errors.txt"], w) {
 			t.Errorf("errors.txt lacks %q:\n%s", w, got["errors.txt"])
 		}
 	}
-	if failed != 5 || got["objects/nvmfreplicas.yaml"] == "" || !strings.Contains(got["versions.txt"], "Kubernetes unknown") {
+	if failed != 6 || got["objects/nvmfreplicas.yaml"] == "" || !strings.Contains(got["versions.txt"], "Kubernetes unknown") {
 		t.Errorf("%d parts failed:\n%s", failed, got["errors.txt"])
 	}
 }
