@@ -293,6 +293,9 @@ func (r *reporter) collectVersions(b *bundle, s *seen) {
 func (r *reporter) collectValues(ctx context.Context, b *bundle) {
 	const name, key = "values.yaml", "values.yaml"
 	stored, err := r.objects.Resource(corev1.SchemeGroupVersion.WithResource("configmaps")).Namespace(r.namespace).Get(ctx, valuesConfigMap, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		err = fmt.Errorf("%w; charts before this version do not write it: see the arguments in objects/deployments.yaml and daemonsets.yaml", err)
+	}
 	if err != nil {
 		b.fail(name, err)
 		return
