@@ -35,7 +35,7 @@ FROM ${BASE} AS weft
 RUN set -eu; \
     missing=; \
     for command in mount umount blkid blockdev lsblk losetup wipefs mkfs.ext4 fsck.ext4 resize2fs \
-                   mkfs.xfs xfs_repair xfs_growfs modprobe mdadm cryptsetup; do \
+                   mkfs.xfs xfs_repair xfs_growfs modprobe mdadm cryptsetup dmesg; do \
       command -v "$command" >/dev/null || missing="$missing $command"; \
     done; \
     if [ -n "$missing" ]; then \

@@ -3,8 +3,13 @@
 package chart_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
 )
 
 func TestWrongValuesAreRefusedWithAMessage(t *testing.T) {
@@ -45,7 +50,6 @@ func TestWrongValuesAreRefusedWithAMessage(t *testing.T) {
 		{"csi.node.mirrors.copyKiBPerSecond=100000001", "at '/csi/node/mirrors/copyKiBPerSecond'"},
 		{"metrics.nodePlugins.port=70000", "at '/metrics/nodePlugins/port'"},
 		{"metrics.readers[0].name=prometheus", "at '/metrics/readers/0'"},
-		{"metrics.readers[0].namespace=x,metrics.readers[0].name=x,metrics.service.enabled=false", "metrics.readers requires metrics.service.enabled"},
 		{"metrics.serviceMonitor.interval=30", "at '/metrics/serviceMonitor/interval'"},
 		{"metrics.serviceMonitor.enabled=true,metrics.service.enabled=false", "metrics.serviceMonitor.enabled requires metrics.service.enabled"},
 		{"tracing.endpoint=collector:4317", "at '/tracing/endpoint'"},
@@ -83,5 +87,25 @@ func TestOlderKubernetesIsRefused(t *testing.T) {
 func TestLint(t *testing.T) {
 	if stdout, stderr, err := helm(t, "lint", "--strict", chart); err != nil {
 		t.Errorf("%v\n%s%s", err, stdout, stderr)
+	}
+}
+
+// kubectl weft report shows the values of a release: all of them, and none of another chart's.
+func TestValuesAreInAConfigMap(t *testing.T) {
+	objects := render(t, "--set", "logLevel=debug,global.another.password=hidden")
+	maps := of[*corev1.ConfigMap](objects)
+	i := slices.IndexFunc(maps, func(m *corev1.ConfigMap) bool { return m.Name == "weft-values" && m.Namespace == namespace })
+	if i < 0 {
+		t.Fatal("there is no ConfigMap weft-values")
+	}
+	var have, want map[string]any
+	if err := yaml.Unmarshal([]byte(maps[i].Data["values.yaml"]), &have); err != nil {
+		t.Fatal(err)
+	}
+	load(t, chart+"/values.yaml", &want)
+	want["logLevel"] = "debug"
+	delete(want, "global")
+	if diff := cmp.Diff(want, have); diff != "" {
+		t.Error(diff)
 	}
 }

@@ -50,5 +50,5 @@ func TestVolumesAreShown(t *testing.T) {
 	shows(0, []string{"drives", "shown-1"}, "eui.shown-1", "Ready", "default/shown-v")
 	shows(0, []string{"snapshots", "shown-1"}, "No snapshots found.")
 	file := filepath.Join(t.TempDir(), "report.tar.gz")
-	shows(0, []string{"report", "-o", file}, "wrote "+file+"\n1 parts could not be collected") // the logs: weft's pods are not there
+	shows(0, []string{"report", "-o", file}, "wrote "+file+"\n3 parts could not be collected") // the check, the values and the logs: neither Nodes nor the chart nor pods of weft are there
 }

@@ -120,19 +120,24 @@ func Allocatable(node *corev1.Node) *sizing.Allocatable {
 	if len(node.Status.Allocatable) == 0 {
 		return nil
 	}
-	a := &sizing.Allocatable{
+	return &sizing.Allocatable{
 		CPUs:          node.Status.Allocatable.Cpu().MilliValue() / 1000,
 		MemoryBytes:   node.Status.Allocatable.Memory().Value(),
-		HugepageBytes: map[int64]int64{},
+		HugepageBytes: HugepageBytes(node.Status.Allocatable),
 	}
-	for name, quantity := range node.Status.Allocatable {
+}
+
+// HugepageBytes of a kubelet's capacity or of what it can allocate, by the size of a page in bytes.
+func HugepageBytes(of corev1.ResourceList) map[int64]int64 {
+	bytes := map[int64]int64{}
+	for name, quantity := range of {
 		size, ok := strings.CutPrefix(string(name), corev1.ResourceHugePagesPrefix)
 		if !ok {
 			continue
 		}
-		if page, err := resource.ParseQuantity(size); err == nil { // the kubelet writes no other
-			a.HugepageBytes[page.Value()] = quantity.Value()
+		if page, err := resource.ParseQuantity(size); err == nil && page.Sign() > 0 { // the kubelet writes no other
+			bytes[page.Value()] = quantity.Value()
 		}
 	}
-	return a
+	return bytes
 }

@@ -12,7 +12,7 @@ import (
 
 // show the report in a format, and end with the exit code that belongs to it.
 func (r *VolumeReport) show(out io.Writer, format *output) error {
-	t := &table{out: out}
+	t := newTable(out)
 	if done, err := format.encode(out, r); err != nil {
 		return err
 	} else if !done {
@@ -42,7 +42,7 @@ func (r *VolumeReport) print(t *table, wide bool) {
 		t.line("No problems found.")
 		return
 	}
-	t.line("Problems:")
+	t.title(red, "Problems:")
 	for _, p := range r.Problems {
 		t.line("- %s", p)
 	}

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
@@ -15,12 +14,14 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/version"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/internal/text"
+	"github.com/weft-storage/weft/operator/internal/claim"
+	"github.com/weft-storage/weft/operator/internal/gather"
 )
 
 // What weft needs of a node: docs/platforms/kernel.md and docs/install.md.
@@ -38,19 +39,21 @@ const (
 	kubeletPage    = "k3s-rke2.md"
 )
 
-func checkCommand(at *cluster) *cobra.Command {
+func checkCommand(at *cluster, version string) *cobra.Command {
 	namespace := defaultNamespace
 	var format *output
 	cmd := &cobra.Command{
 		Use:   "check [NODE...]",
 		Short: "Check whether nodes are fit for weft, and show which platform pages apply",
-		Long: `Check the cluster's Linux nodes, or those named: versions of kernel and kubelet, architecture, kernel modules, the kubelet's directory, and
-whether the namespace's pods are admitted. Show each node's platforms, with the page of docs/platforms for each.
+		Long: `Check the cluster's Linux nodes, or those named: versions of kernel, kubelet and weft, architecture, kernel modules, hugepages, MTUs, clocks,
+the kubelet's directory, and whether the namespace's pods are admitted. Show each node's platforms, with the page of docs/platforms for each.
 
-It works before weft is installed. Once it is, more is known: the agents report which kernel modules their nodes have. It changes nothing.
+It works before weft is installed. Once it is, more is known: agents and node plugins report what their nodes have and lack, and NvmfTargets say
+what they need. What is not known yet is listed. It changes nothing.
 
 Exit codes: 0 nothing is wrong; 1 error; 2 something is wrong; 3 nothing wrong was found, but something could not be looked at.`,
 		Example: `  kubectl weft check
+  kubectl weft check -o wide
   kubectl weft check storage-1 storage-2`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := format.check(); err != nil {
@@ -60,27 +63,34 @@ Exit codes: 0 nothing is wrong; 1 error; 2 something is wrong; 3 nothing wrong w
 			if err != nil {
 				return err
 			}
-			s, err := surveyOf(cmd.Context(), api, namespace, args)
+			s, err := surveyOf(cmd.Context(), api, version, namespace, args)
 			if err != nil {
 				return err
 			}
 			return s.show(cmd.OutOrStdout(), format)
 		},
 	}
-	format = outputFlag(cmd, outputJSON, outputYAML)
+	format = outputFlag(cmd, outputWide, outputJSON, outputYAML)
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", namespace, "namespace that weft is, or will be, installed in")
 	return cmd
 }
 
 // survey is one look at what weft needs of a cluster.
 type survey struct {
-	// nodes that run Linux.
-	nodes []corev1.Node
-	// inventories of nodes whose agent has reported, by node.
-	inventories map[string]*v1alpha1.Inventory
+	// nodes that run Linux and are checked, of all that there are.
+	nodes, all []corev1.Node
+	// targets, and what weft has of each node, by node; nil as long as no agent has made it.
+	targets []v1alpha1.NvmfTarget
+	nvmf    map[string]*v1alpha1.NvmfNode
+	// claims is what targets need of all nodes is decided from; nil when it could not all be read.
+	claims []claim.Node
+	// clocks of nodes, where their Leases show them.
+	clocks map[string]clockReading
 	// installed: weft's node plugin is there; kubeletDir is the one that it was told.
 	installed  bool
 	kubeletDir string
+	// version of this program, and of what is installed; "" when that is not known.
+	version, installedVersion string
 	// namespace: its Pod Security label, and whether it exists.
 	namespace, enforce string
 	namespaced         bool
@@ -102,27 +112,14 @@ type finding struct {
 }
 
 // surveyOf the nodes of these names, or of all. What may not be read is noted, and never taken to be absent.
-func surveyOf(ctx context.Context, api client.Client, namespace string, names []string) (*survey, error) {
-	s := &survey{namespace: namespace, inventories: map[string]*v1alpha1.Inventory{}}
+func surveyOf(ctx context.Context, api client.Client, version, namespace string, names []string) (*survey, error) {
+	s := &survey{version: version, namespace: namespace}
 	if err := s.readNodes(ctx, api, names); err != nil {
 		return nil, err
 	}
-	var nvmf v1alpha1.NvmfNodeList
-	err := api.List(ctx, &nvmf)
-	_ = s.note("NvmfNodes", err)
-	for i := range nvmf.Items {
-		s.inventories[nvmf.Items[i].Name] = nvmf.Items[i].Status.Inventory
-	}
-	var plugin appsv1.DaemonSet
-	if err = api.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "weft-csi-node"}, &plugin); err == nil {
-		s.installed, s.kubeletDir = true, kubeletDirOf(&plugin)
-	}
-	s.pluginHidden = s.note("DaemonSet weft-csi-node", err)
-	var space corev1.Namespace
-	if err = api.Get(ctx, client.ObjectKey{Name: namespace}, &space); err == nil {
-		s.namespaced, s.enforce = true, space.Labels[enforceLabel]
-	}
-	s.namespaceHidden = s.note("Namespace "+namespace, err)
+	s.readWeft(ctx, api)
+	s.readInstalled(ctx, api)
+	s.readClocks(ctx, api)
 	if s.installed && slices.ContainsFunc(s.nodes, func(n corev1.Node) bool { return is(&n, openShift) }) {
 		s.readConstraints(ctx, api)
 	}
@@ -134,13 +131,14 @@ func (s *survey) readNodes(ctx context.Context, api client.Reader, names []strin
 	if err := api.List(ctx, &all); err != nil {
 		return fmt.Errorf("list nodes: %w", err)
 	}
+	s.all = all.Items
 	for _, n := range all.Items {
-		if cmp.Or(n.Status.NodeInfo.OperatingSystem, "linux") == "linux" && (len(names) == 0 || slices.Contains(names, n.Name)) {
+		if cmp.Or(n.Status.NodeInfo.OperatingSystem, "linux") == "linux" && chosen(names, n.Name) {
 			s.nodes = append(s.nodes, n)
 		}
 	}
 	for _, name := range names {
-		if !slices.ContainsFunc(s.nodes, func(n corev1.Node) bool { return n.Name == name }) {
+		if !s.checks(name) {
 			return fmt.Errorf("there is no Linux node %s; kubectl get nodes lists those that there are", name)
 		}
 	}
@@ -148,6 +146,55 @@ func (s *survey) readNodes(ctx context.Context, api client.Reader, names []strin
 		return errors.New("the cluster has no Linux node")
 	}
 	return nil
+}
+
+// checks says whether a node is one of those that are checked.
+func (s *survey) checks(node string) bool {
+	return slices.ContainsFunc(s.nodes, func(n corev1.Node) bool { return n.Name == node })
+}
+
+// readWeft reads what agents report of their nodes, and what targets need of them.
+func (s *survey) readWeft(ctx context.Context, api client.Reader) {
+	var (
+		targets   v1alpha1.NvmfTargetList
+		nodes     v1alpha1.NvmfNodeList
+		replicas  v1alpha1.NvmfReplicaList
+		snapshots v1alpha1.NvmfSnapshotList
+	)
+	hidden := false
+	for _, kind := range []struct {
+		name string
+		list client.ObjectList
+	}{{"NvmfTargets", &targets}, {"NvmfNodes", &nodes}, {"NvmfReplicas", &replicas}, {"NvmfSnapshots", &snapshots}} {
+		hidden = s.note(kind.name, api.List(ctx, kind.list)) || hidden
+	}
+	s.targets, s.nvmf = targets.Items, map[string]*v1alpha1.NvmfNode{}
+	for i := range nodes.Items {
+		s.nvmf[nodes.Items[i].Name] = &nodes.Items[i]
+	}
+	if !hidden {
+		s.claims = gather.Claims(gather.Nodes(s.all, nodes.Items, replicas.Items, snapshots.Items))
+	}
+}
+
+// readInstalled reads what there is of weft itself.
+func (s *survey) readInstalled(ctx context.Context, api client.Reader) {
+	var plugin appsv1.DaemonSet
+	err := api.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: "weft-csi-node"}, &plugin)
+	if err == nil {
+		s.installed, s.kubeletDir = true, kubeletDirOf(&plugin)
+	}
+	s.pluginHidden = s.note("DaemonSet weft-csi-node", err)
+	var driver storagev1.CSIDriver
+	if err = api.Get(ctx, client.ObjectKey{Name: v1alpha1.DriverName}, &driver); err == nil {
+		s.installedVersion = driver.Labels[v1alpha1.VersionLabel]
+	}
+	s.note("CSIDriver "+v1alpha1.DriverName, err)
+	var space corev1.Namespace
+	if err = api.Get(ctx, client.ObjectKey{Name: s.namespace}, &space); err == nil {
+		s.namespaced, s.enforce = true, space.Labels[enforceLabel]
+	}
+	s.namespaceHidden = s.note("Namespace "+s.namespace, err)
 }
 
 // readConstraints asks the API server who may use OpenShift's security context constraints.
@@ -205,13 +252,15 @@ func (s *survey) findings() []finding {
 		found = append(found, versions(n)...)
 		found = append(found, s.kubeletDirectory(n)...)
 		found = append(found, s.modules(n)...)
+		found = append(found, s.reported(n)...)
+		found = append(found, s.clock(n)...)
 		for _, p := range platformsOf(n) {
 			if p.advice != "" {
 				found = append(found, finding{node: n.Name, says: p.advice, page: p.page})
 			}
 		}
 	}
-	return found
+	return slices.Concat(found, s.hugepages(), s.mtus(), s.ownVersion())
 }
 
 // versions that weft needs, and the architectures that it is built for.
@@ -259,7 +308,7 @@ func (s *survey) kubeletDirectory(n *corev1.Node) []finding {
 
 // modules that a node's agent did not find. Where no agent has reported, nothing is known.
 func (s *survey) modules(n *corev1.Node) []finding {
-	inventory := s.inventories[n.Name]
+	inventory := s.inventory(n.Name)
 	if inventory == nil {
 		return nil
 	}
@@ -302,141 +351,4 @@ func (s *survey) admission() []finding {
 		found = append(found, finding{page: openShiftPage, says: "install weft with --set openshift.securityContextConstraints=true"})
 	}
 	return found
-}
-
-// A CheckReport is what `kubectl weft check -o json` prints.
-type CheckReport struct {
-	Nodes    []CheckedNode  `json:"nodes"`
-	Findings []CheckFinding `json:"findings"`
-	// NotLookedAt: what could not be read.
-	NotLookedAt []string `json:"notLookedAt,omitempty"`
-}
-
-// CheckedNode is one Linux node, with the platform pages that apply to it.
-type CheckedNode struct {
-	Name      string   `json:"name"`
-	Platforms []string `json:"platforms,omitempty"`
-	Kernel    string   `json:"kernel"`
-	Kubelet   string   `json:"kubelet"`
-	Pages     []string `json:"pages,omitempty"`
-}
-
-// CheckFinding is what is wrong, or is to be looked after, of a node or of the cluster.
-type CheckFinding struct {
-	Wrong   bool   `json:"wrong"`
-	Node    string `json:"node,omitempty"`
-	Message string `json:"message"`
-	Page    string `json:"page,omitempty"`
-}
-
-// show the survey in a format, and end with the exit code that belongs to it.
-func (s *survey) show(out io.Writer, format *output) error {
-	t := &table{out: out}
-	done, err := format.encode(out, s.report())
-	if err != nil {
-		return err
-	}
-	if !done {
-		s.print(t)
-	}
-	if code := s.code(); t.err == nil && code != 0 {
-		return &ExitError{code}
-	}
-	return t.err
-}
-
-func (s *survey) report() CheckReport {
-	r := CheckReport{Nodes: []CheckedNode{}, Findings: []CheckFinding{}, NotLookedAt: s.unread}
-	for i := range s.nodes {
-		n := &s.nodes[i]
-		names, pages := platformPages(n)
-		r.Nodes = append(r.Nodes, CheckedNode{Name: n.Name, Platforms: names, Kernel: n.Status.NodeInfo.KernelVersion, Kubelet: n.Status.NodeInfo.KubeletVersion, Pages: pages})
-	}
-	for _, f := range s.findings() {
-		found := CheckFinding{Wrong: f.wrong, Node: f.node, Message: f.says}
-		if f.page != "" {
-			found.Page = platformsPages + f.page
-		}
-		r.Findings = append(r.Findings, found)
-	}
-	return r
-}
-
-// platformPages are the platforms of a node by name, and the pages about them.
-func platformPages(n *corev1.Node) (names, pages []string) {
-	for _, p := range platformsOf(n) {
-		names = append(names, p.name)
-		if page := platformsPages + p.page; !slices.Contains(pages, page) {
-			pages = append(pages, page)
-		}
-	}
-	return names, pages
-}
-
-// code that the program ends with.
-func (s *survey) code() int {
-	switch {
-	case slices.ContainsFunc(s.findings(), func(f finding) bool { return f.wrong }):
-		return CodeUnwell
-	case len(s.unread) > 0:
-		return CodeUnknown
-	}
-	return 0
-}
-
-// print for people.
-func (s *survey) print(t *table) {
-	rows := [][]string{{"NODE", "PLATFORM", "KERNEL", "KUBELET", "SEE"}}
-	for i := range s.nodes {
-		n := &s.nodes[i]
-		names, pages := platformPages(n)
-		rows = append(rows, []string{n.Name, cmp.Or(strings.Join(names, ", "), orDash(n.Status.NodeInfo.OSImage)),
-			n.Status.NodeInfo.KernelVersion, n.Status.NodeInfo.KubeletVersion, orDash(strings.Join(pages, ", "))})
-	}
-	t.columns(rows)
-	found := s.findings()
-	wrong := slices.DeleteFunc(slices.Clone(found), func(f finding) bool { return !f.wrong })
-	printFindings(t, "Wrong:", wrong)
-	printFindings(t, "Look after:", slices.DeleteFunc(found, func(f finding) bool { return f.wrong }))
-	if len(s.unread) > 0 {
-		t.line("")
-		t.line("Not looked at:")
-		for _, u := range s.unread {
-			t.line("- %s", u)
-		}
-	}
-	if s.code() == 0 {
-		t.line("")
-		t.line("Nothing is wrong.")
-	}
-}
-
-// printFindings with the nodes that share each.
-func printFindings(t *table, title string, found []finding) {
-	if len(found) == 0 {
-		return
-	}
-	t.line("")
-	t.line("%s", title)
-	var order []finding
-	nodes := map[finding][]string{}
-	for _, f := range found {
-		key := f
-		key.node = ""
-		if _, ok := nodes[key]; !ok {
-			order = append(order, key)
-		}
-		nodes[key] = append(nodes[key], f.node)
-	}
-	for _, f := range order {
-		who := ""
-		if nodes[f][0] != "" {
-			who = text.Few(nodes[f], maxNamed, ", ") + ": "
-		}
-		see := ""
-		if f.page != "" {
-			see = " (" + platformsPages + f.page + ")"
-		}
-		t.line("- %s%s%s", who, f.says, see)
-	}
 }

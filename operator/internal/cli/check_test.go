@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -40,6 +41,13 @@ func debian(change func(*corev1.Node)) corev1.Node {
 
 func system(image string) func(*corev1.Node) {
 	return func(n *corev1.Node) { n.Status.NodeInfo.OSImage = image }
+}
+
+// with a condition that is True.
+func with(kind corev1.NodeConditionType, message string) func(*corev1.Node) {
+	return func(n *corev1.Node) {
+		n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: kind, Status: corev1.ConditionTrue, Message: message})
+	}
 }
 
 func kubeletVersion(v string) func(*corev1.Node) {
@@ -94,20 +102,36 @@ func TestEveryPlatformHasItsPage(t *testing.T) {
 	}
 }
 
+// checkCase is a node and a cluster, and what is found there.
+type checkCase struct {
+	node    func(*corev1.Node)
+	cluster func(*survey)
+	// wrong and advice: a part of each finding, in their order.
+	wrong, advice []string
+}
+
+func (c checkCase) checks(t *testing.T) {
+	t.Helper()
+	s := &survey{nodes: []corev1.Node{debian(c.node)}, namespace: "weft-system"}
+	if c.cluster != nil {
+		c.cluster(s)
+	}
+	wrong, advice := found(s)
+	same(t, "wrong", wrong, c.wrong)
+	same(t, "advice", advice, c.advice)
+}
+
 func TestCheckFindings(t *testing.T) {
 	fit := []string{"nvme_tcp", "nvmet", "nvmet_tcp", "xfs"}
 	installed := func(dir string) func(*survey) {
 		return func(s *survey) { s.installed, s.kubeletDir, s.namespaced, s.enforce = true, dir, true, "privileged" }
 	}
 	has := func(i v1alpha1.Inventory) func(*survey) {
-		return func(s *survey) { s.inventories = map[string]*v1alpha1.Inventory{"a": &i} }
+		return func(s *survey) {
+			s.nvmf = map[string]*v1alpha1.NvmfNode{"a": {Status: v1alpha1.NvmfNodeStatus{Inventory: &i}}}
+		}
 	}
-	for name, c := range map[string]struct {
-		node    func(*corev1.Node)
-		cluster func(*survey)
-		// wrong and advice: a part of each finding, in their order.
-		wrong, advice []string
-	}{
+	for name, c := range map[string]checkCase{
 		"all is well":          {nil, installed(defaultKubeletDir), nil, nil},
 		"before weft is there": {nil, nil, nil, nil},
 		"an old kernel": {func(n *corev1.Node) { n.Status.NodeInfo.KernelVersion = "4.18.0-553.el8_10.x86_64" }, nil,
@@ -152,20 +176,33 @@ func TestCheckFindings(t *testing.T) {
 			[]string{"it has an RDMA device, but no nvme_rdma"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := &survey{nodes: []corev1.Node{debian(c.node)}, namespace: "weft-system"}
-			if c.cluster != nil {
-				c.cluster(s)
-			}
-			var wrong, advice []finding
-			for _, f := range s.findings() {
-				if f.wrong {
-					wrong = append(wrong, f)
-				} else {
-					advice = append(advice, f)
-				}
-			}
-			same(t, "wrong", wrong, c.wrong)
-			same(t, "advice", advice, c.advice)
+			c.checks(t)
+		})
+	}
+}
+
+// What node plugins, the operator and Leases say of a node is found, and that this program is of another time.
+func TestCheckFindsWhatIsReported(t *testing.T) {
+	for name, c := range map[string]checkCase{
+		"a connection that does not end": {with(v1alpha1.ConditionInitiatorStuck, "stuck in nvme_fabrics"), nil, []string{"stuck in nvme_fabrics"}, nil},
+		"an old node plugin":             {with(v1alpha1.ConditionNodeVersionSkew, "0.1.0 and 0.3.0"), nil, []string{"0.1.0 and 0.3.0"}, nil},
+		"an old agent": {nil, func(s *survey) {
+			s.nvmf = map[string]*v1alpha1.NvmfNode{"a": {Status: v1alpha1.NvmfNodeStatus{Conditions: []metav1.Condition{{Type: v1alpha1.ConditionVersionSkew, Status: metav1.ConditionTrue, Message: "0.1.0 and 0.3.0"}}}}}
+		}, []string{"0.1.0 and 0.3.0"}, nil},
+		"no mirrors":        {with(v1alpha1.ConditionMirrorsUnavailable, "no raid1"), nil, nil, []string{"cannot use volumes with two replicas: no raid1"}},
+		"no encryption":     {with(v1alpha1.ConditionEncryptionUnavailable, "no dm_crypt"), nil, nil, []string{"cannot use encrypted volumes: no dm_crypt"}},
+		"no authentication": {with(v1alpha1.ConditionAuthenticationUnavailable, "too old"), nil, nil, []string{"cannot authenticate to targets: too old"}},
+		"an old kubectl weft": {nil, func(s *survey) { s.version, s.installedVersion = "0.1.0", "0.3.0" },
+			nil, []string{"kubectl weft has version 0.1.0, and weft 0.3.0 is installed"}},
+		"a kubectl weft that works": {nil, func(s *survey) { s.version, s.installedVersion = "0.2.0", "0.3.0" }, nil, nil},
+		"a clock that is a little off": {nil, func(s *survey) { s.clocks = map[string]clockReading{"a": {ahead: 6 * time.Second}} },
+			nil, []string{"its clock is 6 s ahead of the API server's"}},
+		"a clock that is far off": {nil, func(s *survey) { s.clocks = map[string]clockReading{"a": {ahead: -time.Minute}} },
+			[]string{"its clock is up to 60 s behind the API server's"}, nil},
+		"a clock that is right": {nil, func(s *survey) { s.clocks = map[string]clockReading{"a": {ahead: -4 * time.Second}} }, nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.checks(t)
 		})
 	}
 }
@@ -262,12 +299,12 @@ func TestCheckAsksTheCluster(t *testing.T) {
 		never     []string
 	}{
 		"a cluster without weft": {map[string]any{"/api/v1/nodes": nodes(nil, windows)}, all, nil, nil, 0,
-			[]string{"node1   Debian GNU/Linux 13 (trixie)", "Nothing is wrong."}, []string{"node2"}},
+			[]string{"node1   Debian GNU/Linux 13 (trixie)", "Nothing wrong was found."}, []string{"node2"}},
 		"two nodes of k0s": {map[string]any{"/api/v1/nodes": nodes(kubeletVersion("v1.34.1+k0s"), kubeletVersion("v1.34.1+k0s")), plugins: plugin}, all, nil, nil, CodeUnwell,
 			[]string{"Wrong:\n- node1, node2: weft looks for the kubelet in /var/lib/kubelet", "(docs/platforms/k3s-rke2.md)"}, nil},
-		"one of two": {map[string]any{"/api/v1/nodes": nodes(kubeletVersion("v1.31.0"), nil)}, all, nil, []string{"node2"}, 0, []string{"Nothing is wrong."}, []string{"node1"}},
+		"one of two": {map[string]any{"/api/v1/nodes": nodes(kubeletVersion("v1.31.0"), nil)}, all, nil, []string{"node2"}, 0, []string{"Nothing wrong was found."}, []string{"node1"}},
 		"OpenShift, granted": {map[string]any{"/api/v1/nodes": nodes(rhcos), plugins: plugin}, all, nil, nil, 0,
-			[]string{"docs/platforms/openshift.md", "Nothing is wrong."}, nil},
+			[]string{"docs/platforms/openshift.md", "Nothing wrong was found."}, nil},
 		"OpenShift, one not granted": {map[string]any{"/api/v1/nodes": nodes(rhcos), plugins: plugin},
 			func(user string) bool { return user != "system:serviceaccount:weft-system:weft-operator" }, nil, nil, CodeUnwell,
 			[]string{"that they need: weft-operator (nonroot-v2);"}, nil},

@@ -266,7 +266,7 @@ func codeOf(images []checkedImage) int {
 }
 
 func printImages(out io.Writer, images []checkedImage) error {
-	t := &table{out: out}
+	t := newTable(out)
 	for n, i := range images {
 		if n > 0 {
 			t.line("")

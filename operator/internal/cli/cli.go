@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -61,7 +62,8 @@ func Command(version string) *cobra.Command {
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&at.kubeconfig, "kubeconfig", "", "path to the kubeconfig file (default $KUBECONFIG or ~/.kube/config)")
 	flags.StringVar(&at.context, "context", "", "kubeconfig context to use (default: the current context)")
-	cmd.AddCommand(planCommand(&at), statusCommand(&at, clock.RealClock{}), checkCommand(&at), deleteCommand(&at), dropCommand(&at),
+	colourFlag(cmd)
+	cmd.AddCommand(planCommand(&at), statusCommand(&at, clock.RealClock{}), checkCommand(&at, version), deleteCommand(&at), dropCommand(&at),
 		cordonCommand(&at), uncordonCommand(&at), checkImageCommand(&at),
 		moveCommand(&at), rotateCommand(&at), drainCommand(&at), retireCommand(&at), rebalanceCommand(&at), recoverCommand(&at))
 	cmd.AddCommand(volumeCommand(&at, clock.RealClock{}), volumesCommand(&at, clock.RealClock{}), poolsCommand(&at, clock.RealClock{}), drivesCommand(&at, clock.RealClock{}), snapshotsCommand(&at, clock.RealClock{}),
@@ -107,6 +109,8 @@ func (c *cluster) client() (client.Client, error) {
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("PersistentVolume"), meta.RESTScopeRoot)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("ServiceAccount"), meta.RESTScopeNamespace)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim"), meta.RESTScopeNamespace)
+	mapper.Add(coordinationv1.SchemeGroupVersion.WithKind("Lease"), meta.RESTScopeNamespace)
+	mapper.Add(storagev1.SchemeGroupVersion.WithKind("CSIDriver"), meta.RESTScopeRoot)
 	addKindsOfUsers(mapper)
 	for _, kind := range []string{"NvmfTarget", "NvmfNode", "NvmfVolume", "NvmfReplica", "NvmfSnapshot", "NvmfMirror"} {
 		mapper.Add(v1alpha1.GroupVersion.WithKind(kind), meta.RESTScopeRoot)
@@ -117,5 +121,5 @@ func (c *cluster) client() (client.Client, error) {
 // knownKinds are those that the commands read.
 func knownKinds() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
-	return scheme, errors.Join(appsv1.AddToScheme(scheme), authorizationv1.AddToScheme(scheme), corev1.AddToScheme(scheme), storagev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme))
+	return scheme, errors.Join(appsv1.AddToScheme(scheme), authorizationv1.AddToScheme(scheme), coordinationv1.AddToScheme(scheme), corev1.AddToScheme(scheme), storagev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme))
 }

@@ -24,7 +24,7 @@ func completed(t *testing.T, api client.Client, failure error, line ...string) s
 	t.Helper()
 	at, now := &cluster{}, clock.RealClock{}
 	root := &cobra.Command{Use: "kubectl-weft"}
-	root.AddCommand(planCommand(at), statusCommand(at, now), checkCommand(at), deleteCommand(at), dropCommand(at), cordonCommand(at), uncordonCommand(at), moveCommand(at),
+	root.AddCommand(planCommand(at), statusCommand(at, now), checkCommand(at, "test"), deleteCommand(at), dropCommand(at), cordonCommand(at), uncordonCommand(at), moveCommand(at),
 		drainCommand(at), retireCommand(at), rebalanceCommand(at), volumeCommand(at, now), poolsCommand(at, now), drivesCommand(at, now), snapshotsCommand(at, now), topCommand(at, nil))
 	completer{
 		client:    func() (client.Client, error) { return api, failure },
@@ -75,7 +75,7 @@ func TestCompletion(t *testing.T) {
 		"pools a ":             "b c d",
 		"pools -o ":            "table wide json yaml",
 		"pools --sort-by ":     "name used",
-		"status -o ":           "table json yaml",
+		"status -o ":           "table wide json yaml",
 		"drives ":              "a b c d",
 		"top nodes a ":         "b c d",
 		"top targets ":         "fast",

@@ -48,7 +48,7 @@ func schedulingCommand(at *cluster, cordon bool, cmd *cobra.Command) *cobra.Comm
 			return err
 		}
 		for _, node := range args {
-			if err := cordonAndTell(cmd.Context(), api, &table{out: cmd.OutOrStdout()}, node, cordon, dryRun); err != nil {
+			if err := cordonAndTell(cmd.Context(), api, newTable(cmd.OutOrStdout()), node, cordon, dryRun); err != nil {
 				return fmt.Errorf("node %s: %w", node, err)
 			}
 		}

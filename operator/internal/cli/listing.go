@@ -34,7 +34,7 @@ func (l listing[T]) show(out io.Writer, format *output) error {
 	if done, err := format.encode(out, map[string][]T{l.kind: append([]T{}, l.items...)}); done || err != nil {
 		return err
 	}
-	t := &table{out: out}
+	t := newTable(out)
 	if len(l.items) == 0 {
 		t.line("No %s found.", l.kind)
 		return t.err

@@ -173,14 +173,14 @@ func TestVolumeList(t *testing.T) {
 }
 
 func TestListingFlags(t *testing.T) {
-	for _, c := range [][]string{{"pools", "-o", "csv"}, {"drives", "-o", "csv"}, {"snapshots", "-o", "csv"}, {"volume", "x", "-o", "csv"}} {
+	for _, c := range [][]string{{"pools", "-o", "csv"}, {"drives", "-o", "csv"}, {"snapshots", "-o", "csv"}, {"volume", "x", "-o", "csv"}, {"check", "-o", "csv"}, {"status", "-o", "csv"}} {
 		cmd := Command("test")
 		cmd.SetArgs(c)
 		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), `--output is "csv"; must be table, wide, json or yaml`) {
 			t.Errorf("%v: got %v", c, err)
 		}
 	}
-	for _, c := range [][]string{{"status", "-o", "wide"}, {"check", "-o", "wide"}, {"check-image", "-o", "wide"}, {"plan", "-f", "-", "-o", "wide"}} {
+	for _, c := range [][]string{{"check-image", "-o", "wide"}, {"plan", "-f", "-", "-o", "wide"}} {
 		cmd := Command("test")
 		cmd.SetArgs(c)
 		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), `--output is "wide"; must be table, json or yaml`) {
@@ -229,6 +229,25 @@ func TestStatusReport(t *testing.T) {
 	}
 	if err := s.show(&bytes.Buffer{}, &output{format: outputTable}, []string{"nobody"}); err == nil || !strings.Contains(err.Error(), "existing objects: fast, a, b, c") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// The wide table has what people ask for next, and says what is not known.
+func TestStatusWide(t *testing.T) {
+	s := small()
+	s.targets[0].Spec.Transports = []v1alpha1.Transport{{Type: v1alpha1.TransportTCP}, {Type: v1alpha1.TransportRDMA}}
+	s.nodes[0].Status.AgentVersion, s.nodes[0].Status.Inventory = "0.2.0", &v1alpha1.Inventory{KernelVersion: "6.12.41"}
+	for format, want := range map[string]bool{outputWide: true, outputTable: false} {
+		var out bytes.Buffer
+		if err := s.show(&out, &output{format: format}, nil); err != nil {
+			t.Fatal(err)
+		}
+		got := spaces.ReplaceAllString(out.String(), " ")
+		for _, line := range []string{"PROMISED FREE TRANSPORTS AUTHENTICATION\n", "512.0Gi 1536.0Gi TCP, RDMA Preferred\n", "FREE PORTALS WEFT KERNEL\n", "TCP 10.0.0.1:4420 0.2.0 6.12.41\n", "TCP 10.0.0.2:4420 unknown unknown\n"} {
+			if strings.Contains(got, line) != want {
+				t.Errorf("%s: is %q in it? Want %v:\n%s", format, line, want, got)
+			}
+		}
 	}
 }
 

@@ -246,7 +246,7 @@ func (a Answers) print(out io.Writer, format *output) error {
 	if done, err := format.encode(out, a); done || err != nil {
 		return err
 	}
-	t := &table{out: out}
+	t := newTable(out)
 	for i, plan := range a.Plans {
 		if i > 0 {
 			t.line("")

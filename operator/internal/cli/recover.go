@@ -100,7 +100,7 @@ Exit codes:
 			if err != nil {
 				return err
 			}
-			w := newWatcher(api, &table{out: cmd.OutOrStdout()})
+			w := newWatcher(api, newTable(cmd.OutOrStdout()))
 			if o.all && !o.lost {
 				return recoverAll(cmd.Context(), w, o)
 			}

@@ -68,7 +68,7 @@ func recoverLost(ctx context.Context, w *watcher, stderr io.Writer, namespace st
 	}
 	m := &maker{watcher: w, o: o, claims: claims, failures: w.table}
 	if !o.output.forPeople() {
-		m.failures = &table{out: stderr}
+		m.failures = newTable(stderr)
 	}
 	for _, v := range volumes {
 		m.recover(ctx, v)

@@ -38,18 +38,20 @@ const (
 
 func reportCommand(at *cluster, version string, now clock.PassiveClock) *cobra.Command {
 	var file string
+	kernelLogs := true
 	namespace, most := defaultNamespace, defaultReportSize
 	cmd := &cobra.Command{
 		Use:   "report [-o FILE]",
 		Short: "Collect what is needed to report a problem into one file, without secrets",
 		Long: `Collect what is needed to report a problem into one file, a tar.gz: the objects of weft, what Kubernetes knows of its volumes and nodes, Events,
-the logs of weft's pods, also of containers that ended before, versions, and the tables of status, pools, drives and snapshots.
+the logs of weft's pods, also of containers that ended before, their metrics, versions, values of the chart, and the tables of status, check,
+pools, drives and snapshots. Of the log of each node's kernel, it has the lines about storage: the command runs dmesg in the node plugins and agents,
+unless --kernel-logs is false.
 
-No Secret and no ConfigMap is read. Encrypted keys, values of environment variables, annotations of others, and everything that looks like a key,
-token or password is left out, also of logs. Names of nodes, namespaces, claims and addresses are in the file. Look through it before you publish it.
+No Secret is read. Encrypted keys, values of environment variables, annotations of others, and everything that looks like a key, token or
+password is left out, also of logs. Names of nodes, namespaces, claims and addresses are in the file. Look through it before you publish it.
 
-What cannot be read is listed in errors.txt of the file, and the rest is collected anyway. Logs of the kernel are not included, because no
-object has them: add the output of dmesg from the pod's node and from the storage node.
+What cannot be read is listed in errors.txt of the file, and the rest is collected anyway.
 
 Exit codes: 0 the file is written; 1 error.`,
 		Example: `  kubectl weft report
@@ -64,6 +66,9 @@ Exit codes: 0 the file is written; 1 error.`,
 			if err != nil {
 				return err
 			}
+			if !kernelLogs {
+				r.exec = nil
+			}
 			return r.writeFile(cmd, file, size.Value())
 		},
 	}
@@ -71,6 +76,7 @@ Exit codes: 0 the file is written; 1 error.`,
 	flags.StringVarP(&file, "output", "o", "", `file to write, or "-" for standard output (default weft-report-TIME.tar.gz)`)
 	flags.StringVarP(&namespace, "namespace", "n", namespace, "namespace that weft is installed in")
 	flags.StringVar(&most, "max-size", most, "size of what is collected, before compression; logs are left out first")
+	flags.BoolVar(&kernelLogs, "kernel-logs", kernelLogs, "run dmesg in the node plugins and agents, to collect the lines about storage of the logs of kernels")
 	return cmd
 }
 
@@ -80,6 +86,12 @@ type reporter struct {
 	objects dynamic.Interface
 	// logs of a container, the last maxLogLines of them; of the one that ended before, if previous.
 	logs func(ctx context.Context, namespace, pod, container string, previous bool) (io.ReadCloser, error)
+	// check all nodes, as kubectl weft check does.
+	check func(ctx context.Context) (*survey, error)
+	// metrics of a pod, as it serves them.
+	metrics func(ctx context.Context, pod *corev1.Pod) (string, error)
+	// exec runs a command in a container; nil: logs of kernels are not wanted.
+	exec executor
 	// server's version.
 	server             func() (string, error)
 	namespace, version string
@@ -103,7 +115,17 @@ func newReporter(at *cluster, version, namespace string, now time.Time) (*report
 	if err != nil {
 		return nil, err
 	}
+	dial, err := forwarder(config)
+	if err != nil {
+		return nil, err
+	}
+	exec, err := executing(config)
+	if err != nil {
+		return nil, err
+	}
+	asked := &asker{api: api, namespace: namespace, dial: dial, now: time.Now}
 	return &reporter{
+		metrics: asked.text, exec: exec, check: func(ctx context.Context) (*survey, error) { return surveyOf(ctx, api, version, namespace, nil) },
 		api: api, objects: objects, namespace: namespace, version: version, now: now,
 		logs: func(ctx context.Context, namespace, pod, container string, previous bool) (io.ReadCloser, error) {
 			options := &corev1.PodLogOptions{Container: container, Previous: previous, TailLines: new(int64(maxLogLines))}
@@ -136,12 +158,12 @@ func (r *reporter) writeFile(cmd *cobra.Command, file string, most int64) error 
 	if err = errors.Join(err, f.Close()); err != nil {
 		return errors.Join(err, os.Remove(file))
 	}
-	t := &table{out: cmd.OutOrStdout()}
+	t := newTable(cmd.OutOrStdout())
 	t.line("wrote %s", file)
 	if failed > 0 {
 		t.line("%d parts could not be collected; they are listed in errors.txt in the file", failed)
 	}
-	t.line("Look through the file before you publish it. Add the output of dmesg from the pod's node and from the storage node.")
+	t.line("Look through the file before you publish it.")
 	return t.err
 }
 

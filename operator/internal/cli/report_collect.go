@@ -26,12 +26,18 @@ const aboutReport = `A report of weft, made by kubectl weft report.
 
 errors.txt      what could not be collected
 versions.txt    versions of this program, Kubernetes and weft
-status.txt      kubectl weft status; likewise pools.txt, drives.txt, snapshots.txt
-objects/        objects of weft and Kubernetes; the settings of the Helm chart are the arguments in deployments.yaml and daemonsets.yaml
+status.txt      kubectl weft status; likewise check.txt, pools.txt, drives.txt, snapshots.txt
+values.yaml     values of the Helm chart
+objects/        objects of weft and Kubernetes
+metrics/        POD.txt, the metrics of a pod in Prometheus' text format
+kernel/         NODE.log, the lines about storage of the log of a node's kernel
 logs/           POD/CONTAINER.log, and CONTAINER.previous.log of a container that ended before
 
-Secrets and ConfigMaps were not read. What is, or looks like, a secret is replaced by (redacted).
+Secrets were not read. What is, or looks like, a secret is replaced by (redacted).
 `
+
+// valuesConfigMap of the chart has its values.
+const valuesConfigMap = "weft-values"
 
 // kindOfReport is one kind of objects in the bundle.
 type kindOfReport struct {
@@ -54,7 +60,7 @@ type seen struct {
 	pods []corev1.Pod
 }
 
-// reportedKinds in the order in which they are read. There is no Secret and no ConfigMap among them.
+// reportedKinds in the order in which they are read. There is no Secret among them.
 func reportedKinds() []kindOfReport {
 	v1 := func(group, resource string) schema.GroupVersionResource {
 		return schema.GroupVersionResource{Group: group, Version: "v1", Resource: resource}
@@ -170,10 +176,16 @@ func (r *reporter) collect(ctx context.Context, b *bundle) {
 	b.put("README.txt", aboutReport)
 	s := &seen{claims: map[string]bool{}, classes: map[string]bool{}}
 	r.collectTables(ctx, b)
+	r.collectCheck(ctx, b)
 	for _, kind := range reportedKinds() {
 		r.collectObjects(ctx, b, kind, s)
 	}
 	r.collectVersions(b, s)
+	r.collectValues(ctx, b)
+	r.collectMetrics(ctx, b, s.pods)
+	if r.exec != nil {
+		r.collectKernelLogs(ctx, b, s.pods)
+	}
 	for i := range s.pods {
 		r.collectLogs(ctx, b, &s.pods[i])
 	}
@@ -191,7 +203,8 @@ func (r *reporter) collectTables(ctx context.Context, b *bundle) {
 	}
 	wide := &output{format: outputWide}
 	var status, pools, drives, snapshots bytes.Buffer
-	f.overview(&table{out: &status}) // a buffer takes everything
+	f.wide = true
+	f.overview(newTable(&status)) // a buffer takes everything
 	err = errors.Join(f.listPools(nil, sortByName).show(&pools, wide), f.listDrives(nil).show(&drives, wide), f.listSnapshots(nil, readContents(ctx, r.api)).show(&snapshots, wide))
 	if err != nil {
 		b.fail("tables", err)
@@ -200,6 +213,19 @@ func (r *reporter) collectTables(ctx context.Context, b *bundle) {
 	b.add("pools.txt", pools.String())
 	b.add("drives.txt", drives.String())
 	b.add("snapshots.txt", snapshots.String())
+}
+
+// collectCheck: what nodes lack.
+func (r *reporter) collectCheck(ctx context.Context, b *bundle) {
+	const name = "check.txt"
+	s, err := r.check(ctx)
+	if err != nil {
+		b.fail(name, err)
+		return
+	}
+	var text bytes.Buffer // it takes everything
+	s.report().print(newTable(&text), true)
+	b.add(name, text.String())
 }
 
 // collectObjects of one kind into one file, as many as there is room for.
@@ -260,6 +286,33 @@ func (r *reporter) collectVersions(b *bundle, s *seen) {
 		}
 	}
 	b.add("versions.txt", strings.Join(lines, "\n")+"\n")
+}
+
+// collectValues of the chart, which writes them into a ConfigMap. What Helm keeps of a release is in a Secret, with
+// everything that was set, also for other charts; and there is none where something else than Helm installs the chart.
+func (r *reporter) collectValues(ctx context.Context, b *bundle) {
+	const name, key = "values.yaml", "values.yaml"
+	stored, err := r.objects.Resource(corev1.SchemeGroupVersion.WithResource("configmaps")).Namespace(r.namespace).Get(ctx, valuesConfigMap, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		err = fmt.Errorf("%w; charts before this version do not write it: see the arguments in objects/deployments.yaml and daemonsets.yaml", err)
+	}
+	if err != nil {
+		b.fail(name, err)
+		return
+	}
+	text, _, _ := unstructured.NestedString(stored.Object, "data", key)
+	var values map[string]any
+	if err := yaml.Unmarshal([]byte(text), &values); err != nil {
+		b.fail(name, fmt.Errorf("ConfigMap %s: %s cannot be read", valuesConfigMap, key)) // the error would quote it
+		return
+	}
+	redactObject(values)
+	written, err := yaml.Marshal(values)
+	if err != nil {
+		b.fail(name, err)
+		return
+	}
+	b.add(name, string(written))
 }
 
 // collectLogs of all containers of a pod, and of those that ended before.

@@ -10,9 +10,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -58,6 +61,17 @@ func secretsInALog() string {
 	}, "\n") + "\n"
 }
 
+// inAKernelLog are the secrets in lines about storage. The kernel never wrote any, as far as is known.
+func inAKernelLog() string {
+	return "nvme nvme0: " + strings.ReplaceAll(secretsInALog(), "\n", "\nnvme nvme0: ") + "\n"
+}
+
+// valuesWithSecrets of a chart that takes none, but arguments of programs.
+func valuesWithSecrets() string {
+	return "logLevel: info\nagent:\n  extraArgs: [--zap-devel, --api-token=" + planted["token of an environment"] + ", --password, " + planted["password"] + "]\n" +
+		"operator: {password: " + planted["password"] + ", extraArgs: ['" + planted["key of a host"] + "', 'https://" + planted["credentials of a URL"] + "@proxy']}\n"
+}
+
 // reportRig is a cluster for reports, with secrets wherever somebody could have put some.
 type reportRig struct {
 	*reporter
@@ -78,6 +92,8 @@ func newReportRig(t *testing.T) *reportRig {
 		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "weft-system", Name: "keys"}, StringData: map[string]string{"key": planted["text of a Secret"]}},
 		&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "others", Name: "foreign"}},
 		wefts("weft-agent-1", 1), wefts("other", 0),
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "weft-system", Name: "weft-values"}, Data: map[string]string{"values.yaml": valuesWithSecrets()}},
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "weft-system", Name: "another"}, Data: map[string]string{"a": planted["text of a Secret"]}},
 		&corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "told"}, InvolvedObject: corev1.ObjectReference{Kind: "NvmfNode", Name: "a"}, Message: "token=" + planted["token of an environment"]},
 		&corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "others", Name: "foreign"}, InvolvedObject: corev1.ObjectReference{Kind: "Pod", Name: "foreign"}, Reason: "Started", Message: "foreign-event"},
 	)
@@ -104,6 +120,16 @@ func newReportRig(t *testing.T) *reportRig {
 	r := &reportRig{objects: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(scheme, lists, known...)}
 	r.reporter = &reporter{
 		api: rig.api, objects: r.objects, namespace: "weft-system", version: "1.2.3", now: noon, server: func() (string, error) { return "v1.36.0", nil },
+		check: func(context.Context) (*survey, error) {
+			return &survey{nodes: []corev1.Node{debian(with(v1alpha1.ConditionMirrorsUnavailable, "token: "+planted["token of an environment"]))}}, nil
+		},
+		metrics: func(_ context.Context, pod *corev1.Pod) (string, error) {
+			return "# metrics of " + pod.Name + "\nweft_volumes{node=\"a\"} 3\n" + secretsInALog(), nil
+		},
+		exec: func(_ context.Context, pod *corev1.Pod, container string, command []string, out io.Writer) error {
+			_, err := fmt.Fprintf(out, "nvme nvme0: %s of %s %s\nusb 1-1: new device\n%s", strings.Join(command, " "), pod.Name, container, inAKernelLog())
+			return err
+		},
 		logs: func(_ context.Context, _, pod, container string, previous bool) (io.ReadCloser, error) {
 			if container == "broken" {
 				return nil, errors.New("the kubelet answered: Authorization: Bearer " + planted["token of an account"])
@@ -116,7 +142,8 @@ func newReportRig(t *testing.T) *reportRig {
 
 // wefts is a pod of weft with secrets in its environment and arguments.
 func wefts(name string, restarts int32) *corev1.Pod {
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "weft-system", Name: name, Labels: map[string]string{"app.kubernetes.io/name": "weft"}}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "weft-system", Name: name, Labels: map[string]string{"app.kubernetes.io/name": "weft", v1alpha1.ComponentLabel: componentAgent}}}
+	pod.Spec.NodeName, pod.Status.Phase = "a", corev1.PodRunning
 	pod.Spec.Containers = []corev1.Container{{
 		Name: "weft-agent", Args: []string{"--zap-log-level=info", "--api-token=" + planted["token of an environment"], "--password", planted["password"]},
 		Env: []corev1.EnvVar{{Name: "PROXY", Value: "http://" + planted["credentials of a URL"] + "@proxy"}, {Name: "HARMLESS_LOOKING", Value: planted["token of an environment"]},
@@ -177,7 +204,11 @@ func TestReportHasNoSecrets(t *testing.T) {
 		}
 	}
 	for _, a := range r.objects.Actions() {
-		if resource := a.GetResource().Resource; resource == "secrets" || resource == "configmaps" || a.GetVerb() != "list" {
+		resource := a.GetResource().Resource
+		if get, one := a.(ktesting.GetAction); one && resource == "configmaps" && get.GetName() == valuesConfigMap {
+			continue
+		}
+		if resource == "secrets" || resource == "configmaps" || a.GetVerb() != "list" {
 			t.Errorf("the report does a %s of %s", a.GetVerb(), resource)
 		}
 	}
@@ -190,6 +221,7 @@ func TestReportHasWhatIsNeeded(t *testing.T) {
 		"README.txt":                                {"errors.txt"},
 		"versions.txt":                              {"kubectl weft 1.2.3\nKubernetes v1.36.0\n", "pod weft-agent-1, container weft-agent: weft:1.2.3 (), 1 restarts"},
 		"status.txt":                                {"No problems found."},
+		"check.txt":                                 {"NODE", "CLOCK", "- a: its pods cannot use volumes with two replicas: token: " + leftOut},
 		"pools.txt":                                 {"eui.a", "databases/data"},
 		"drives.txt":                                {"eui.b"},
 		"snapshots.txt":                             {"No snapshots found."},
@@ -202,6 +234,9 @@ func TestReportHasWhatIsNeeded(t *testing.T) {
 		"objects/events.yaml":                       {"reason: ReplicaInSync", "token=" + leftOut},
 		"logs/weft-agent-1/weft-agent.log":          {"log of weft-agent-1 weft-agent, previous false", "harmless: subsystem nqn.2026-11.storage.weft:v-data-0:" + ofSession, "sha256:ab12", `"node":"a"`},
 		"logs/weft-agent-1/weft-agent.previous.log": {"previous true"},
+		"metrics/weft-agent-1.txt":                  {"# metrics of weft-agent-1", `weft_volumes{node="a"} 3`},
+		"kernel/a.log":                              {"nvme nvme0: dmesg --decode --time-format iso of weft-agent-1 weft-agent"},
+		"values.yaml":                               {"logLevel: info", "- --zap-devel", "- --api-token=" + leftOut + "\n  - --password\n  - " + leftOut, "password: " + leftOut},
 		"errors.txt":                                {"logs/weft-agent-1/broken.log: the kubelet answered: Authorization: " + leftOut},
 	} {
 		for _, w := range want {
@@ -213,7 +248,7 @@ func TestReportHasWhatIsNeeded(t *testing.T) {
 	if failed != 1 {
 		t.Errorf("%d parts failed:\n%s", failed, got["errors.txt"])
 	}
-	for name, not := range map[string]string{"objects/persistentvolumeclaims.yaml": "foreign", "objects/events.yaml": "foreign", "objects/pods.yaml": "name: other", "objects/nodes.yaml": "annotations"} {
+	for name, not := range map[string]string{"objects/persistentvolumeclaims.yaml": "foreign", "objects/events.yaml": "foreign", "objects/pods.yaml": "name: other", "objects/nodes.yaml": "annotations", "kernel/a.log": "usb"} {
 		if strings.Contains(got[name], not) {
 			t.Errorf("%s has %q:\n%s", name, not, got[name])
 		}
@@ -229,16 +264,20 @@ func TestReportGoesOnAfterErrors(t *testing.T) {
 		}
 		return false, nil, nil
 	})
+	if err := r.objects.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("configmaps"), "weft-system", valuesConfigMap); err != nil {
+		t.Fatal(err)
+	}
 	r.server = func() (string, error) { return "", errors.New("no answer") }
+	r.check = func(context.Context) (*survey, error) { return nil, errors.New("the cluster has no Linux node") }
 	r.api = forbids{r.api, []string{"NvmfMirror"}}
 	got, failed := r.bundle(t, 64<<20)
-	for _, w := range []string{"status.txt, pools.txt, drives.txt, snapshots.txt: ", "objects/nvmfvolumes.yaml: etcd is away, token: " + leftOut, "objects/pods.yaml: etcd", "version of Kubernetes: no answer",
+	for _, w := range []string{"status.txt, pools.txt, drives.txt, snapshots.txt: ", "objects/nvmfvolumes.yaml: etcd is away, token: " + leftOut, "objects/pods.yaml: etcd", "check.txt: the cluster has no Linux node", "not found; charts before this version do not write it", "version of Kubernetes: no answer",
 		"logs: no pods of weft found in namespace weft-system; set it with -n"} {
 		if !strings.Contains(got["errors.txt"], w) {
 			t.Errorf("errors.txt lacks %q:\n%s", w, got["errors.txt"])
 		}
 	}
-	if failed != 5 || got["objects/nvmfreplicas.yaml"] == "" || !strings.Contains(got["versions.txt"], "Kubernetes unknown") {
+	if failed != 7 || got["objects/nvmfreplicas.yaml"] == "" || !strings.Contains(got["versions.txt"], "Kubernetes unknown") {
 		t.Errorf("%d parts failed:\n%s", failed, got["errors.txt"])
 	}
 }
@@ -268,6 +307,89 @@ func TestReportIsBounded(t *testing.T) {
 	}
 	if got, _ := r.bundle(t, 4000); !strings.Contains(got["errors.txt"], "objects/volumesnapshotcontents.yaml: 1 objects were left out") {
 		t.Errorf("got:\n%s", got["errors.txt"])
+	}
+}
+
+func TestStorageLines(t *testing.T) {
+	trace := "kern  :err   : INFO: task jbd2/dm-0-8:812 blocked for more than 120 seconds.\nkern  :info  :  schedule+0x27/0xf0\nkern  :info  :  </TASK>\n"
+	for name, c := range map[string]struct{ log, kept string }{
+		"nothing":            {"usb 1-1: new device\nIPv6: ADDRCONF(NETDEV_CHANGE): eth0\n", ""},
+		"hosts and targets":  {"nvme nvme3: I/O tag 1 timeout\nnvmet: creating controller 1\nnvmet_tcp: enabling port 1\n", "nvme nvme3: I/O tag 1 timeout\nnvmet: creating controller 1\nnvmet_tcp: enabling port 1\n"},
+		"mirrors":            {"md127: recovery done\nmd/raid1:md127: Disk failure on dm-3\nmdio_bus: probed\n", "md127: recovery done\nmd/raid1:md127: Disk failure on dm-3\n"},
+		"filesystems":        {"XFS (nvme0n1): Mounting\nEXT4-fs (dm-0): remounted\nBuffer I/O error on dev dm-0\n", "XFS (nvme0n1): Mounting\nEXT4-fs (dm-0): remounted\nBuffer I/O error on dev dm-0\n"},
+		"links":              {"mlx5_core 0000:3b:00.0: temperature\neth0: Link is Down\n", "mlx5_core 0000:3b:00.0: temperature\neth0: Link is Down\n"},
+		"audits of others":   {"audit: type=1400 audit(1700000000.1:2): comm=\"nvme\"\n", ""},
+		"a trace as a whole": {trace + "usb 1-1: new device\n", trace},
+		"a trace without its end": {"BUG: unable to handle page fault\n" + strings.Repeat(" ? f+0x1\n", 2*maxTraceLines),
+			"BUG: unable to handle page fault\n" + strings.Repeat(" ? f+0x1\n", maxTraceLines-1)},
+	} {
+		if got := storageLines(c.log); got != c.kept {
+			t.Errorf("%s: got %q", name, got)
+		}
+	}
+}
+
+// One log of each node's kernel is read, from a pod that runs.
+func TestReportReadsTheKernelOfEachNodeOnce(t *testing.T) {
+	r := newReportRig(t)
+	var mu sync.Mutex
+	var asked []string
+	r.exec = func(_ context.Context, pod *corev1.Pod, _ string, _ []string, _ io.Writer) error {
+		mu.Lock()
+		defer mu.Unlock()
+		asked = append(asked, pod.Name)
+		return errors.New("forbidden: " + planted["token of an account"])
+	}
+	pod := func(name, component, node string, phase corev1.PodPhase) corev1.Pod {
+		p := wefts(name, 0)
+		p.Labels[v1alpha1.ComponentLabel], p.Spec.NodeName, p.Status.Phase = component, node, phase
+		return *p
+	}
+	b := &bundle{tar: tar.NewWriter(io.Discard), most: 1 << 20, left: 1 << 20}
+	r.collectKernelLogs(t.Context(), b, []corev1.Pod{
+		pod("plugin-a", componentNodePlugin, "a", corev1.PodRunning), pod("agent-a", componentAgent, "a", corev1.PodRunning), pod("agent-b", componentAgent, "b", corev1.PodRunning),
+		pod("plugin-c", componentNodePlugin, "c", corev1.PodPending), pod("operator", componentOperator, "d", corev1.PodRunning),
+	})
+	slices.Sort(asked)
+	if !slices.Equal(asked, []string{"agent-b", "plugin-a"}) || len(b.failures) != 2 {
+		t.Errorf("asked %q, failed %q", asked, b.failures)
+	}
+	for _, f := range b.failures {
+		if !strings.Contains(f, "run dmesg in pod ") || strings.Contains(f, planted["token of an account"]) {
+			t.Errorf("got %q", f)
+		}
+	}
+}
+
+// Metrics are read of what serves some: not of target pods, of guards, and of pods that run no component.
+func TestReportReadsTheMetricsOfWhatServesSome(t *testing.T) {
+	r := newReportRig(t)
+	var pods []corev1.Pod
+	for _, component := range []string{componentAgent, componentNodePlugin, componentOperator, componentController, v1alpha1.ComponentTarget, "guard", ""} {
+		pod := wefts("pod-of-"+component, 0)
+		pod.Labels[v1alpha1.ComponentLabel] = component
+		pods = append(pods, *pod)
+	}
+	var out bytes.Buffer
+	zipped := gzip.NewWriter(&out)
+	b := &bundle{tar: tar.NewWriter(zipped), dir: r.name(), most: 1 << 20, left: 1 << 20}
+	r.collectMetrics(t.Context(), b, pods)
+	if err := errors.Join(b.err, b.tar.Close(), zipped.Close()); err != nil {
+		t.Fatal(err)
+	}
+	got := slices.Sorted(maps.Keys(files(t, out.Bytes())))
+	if want := []string{"metrics/pod-of-agent.txt", "metrics/pod-of-csi-controller.txt", "metrics/pod-of-csi-node.txt", "metrics/pod-of-operator.txt"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// What all pods have together is bounded, and which of them do not fit is said.
+func TestReportBoundsWhatIsCollectedOfPods(t *testing.T) {
+	b := &bundle{tar: tar.NewWriter(io.Discard), most: 4000, left: 4000}
+	pods := []corev1.Pod{*wefts("a", 0), *wefts("b", 0), *wefts("c", 0)}
+	b.collect(t.Context(), pods, func(p *corev1.Pod) string { return p.Name }, func(context.Context, *corev1.Pod) (string, error) { return strings.Repeat("x ", 200), nil })
+	if len(b.failures) != 1 || b.left != 4000-800 || !strings.Contains(b.failures[0], "a quarter of --max-size") {
+		t.Errorf("%d bytes left, failed: %q", b.left, b.failures)
 	}
 }
 

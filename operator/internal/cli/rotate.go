@@ -51,7 +51,7 @@ Exit codes:
 			if err != nil {
 				return err
 			}
-			w := newWatcher(api, &table{out: cmd.OutOrStdout()})
+			w := newWatcher(api, newTable(cmd.OutOrStdout()))
 			if len(args) == 0 {
 				return rotateVolumes(cmd.Context(), w, "", o)
 			}

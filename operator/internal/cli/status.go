@@ -42,10 +42,11 @@ Exit codes:
   1  error
   2  there are problems`,
 		Example: `  kubectl weft status
+  kubectl weft status -o wide
   kubectl weft status storage-1`,
 		Args: cobra.MaximumNArgs(1),
 	}
-	format := outputFlag(cmd, outputJSON, outputYAML)
+	format := outputFlag(cmd, outputWide, outputJSON, outputYAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := format.check(); err != nil {
 			return err
@@ -65,12 +66,13 @@ Exit codes:
 
 // show all, or one target or node, and end with the exit code that belongs to it.
 func (s *status) show(out io.Writer, format *output, args []string) error {
-	t := &table{out: out}
+	t := newTable(out)
 	if len(args) > 0 && !slices.Contains(s.names(), args[0]) {
 		return fmt.Errorf("NvmfTarget or NvmfNode %s not found; existing objects: %s", args[0], orNone(s.names()))
 	}
+	s.wide = format.wide()
 	switch {
-	case format.format != outputTable:
+	case !format.forPeople():
 		if _, err := format.encode(out, s.report(args)); err != nil {
 			return err
 		}
@@ -98,6 +100,8 @@ type status struct {
 	claims map[string]string
 	// unwell: something was printed that is not well.
 	unwell bool
+	// wide tables are wanted.
+	wide bool
 }
 
 func look(ctx context.Context, api client.Reader, now time.Time) (*status, error) {
@@ -230,6 +234,9 @@ func settingRows(settings []v1alpha1.EngineSetting) [][]string {
 
 func (s *status) printTargets(t *table, targets []v1alpha1.NvmfTarget) {
 	rows := [][]string{{"TARGET", "ENGINE", "READY", "NODES SERVING", "UPDATED", "VOLUMES", "TOTAL", "PROMISED", "FREE"}}
+	if s.wide {
+		rows[0] = append(rows[0], "TRANSPORTS", "AUTHENTICATION")
+	}
 	for _, target := range targets {
 		volumes := 0
 		for _, v := range s.volumes {
@@ -237,17 +244,38 @@ func (s *status) printTargets(t *table, targets []v1alpha1.NvmfTarget) {
 				volumes++
 			}
 		}
-		rows = append(rows, []string{
+		row := []string{
 			target.Name, string(target.Spec.Engine), brief(target.Status.Conditions, v1alpha1.ConditionReady),
 			fmt.Sprintf("%d of %d", target.Status.Nodes.Ready, target.Status.Nodes.Matching), updated(target), fmt.Sprint(volumes),
 			size(target.Status.Capacity.Total), promised(target), size(target.Status.Capacity.Free),
-		})
+		}
+		if s.wide {
+			row = append(row, transportsOf(target), string(target.Spec.Authentication()))
+		}
+		rows = append(rows, row)
 	}
 	if len(targets) == 0 {
 		t.line("No NvmfTargets found.")
 		return
 	}
 	t.columns(rows)
+}
+
+// transportsOf a target, in its order.
+func transportsOf(target v1alpha1.NvmfTarget) string {
+	var types []string
+	for _, t := range target.Spec.Transports {
+		types = append(types, string(t.Type))
+	}
+	return orDash(strings.Join(types, ", "))
+}
+
+// kernelOf a node, as its agent reported it.
+func kernelOf(n v1alpha1.NvmfNode) string {
+	if n.Status.Inventory == nil {
+		return orUnknown("")
+	}
+	return orUnknown(n.Status.Inventory.KernelVersion)
 }
 
 // updated nodes of those that serve a target.
@@ -271,6 +299,9 @@ func promised(target v1alpha1.NvmfTarget) string {
 
 func (s *status) printNodes(t *table, nodes []v1alpha1.NvmfNode) {
 	rows := [][]string{{"NODE", "TARGET", "READY", "AGENT", "ENGINE", "REPLICAS", "ATTACHMENTS", "POOLS READY", "FREE", "PORTALS"}}
+	if s.wide {
+		rows[0] = append(rows[0], "WEFT", "KERNEL")
+	}
 	for _, n := range nodes {
 		replicas, pools := 0, 0
 		for _, r := range s.replicas {
@@ -296,10 +327,14 @@ func (s *status) printNodes(t *table, nodes []v1alpha1.NvmfNode) {
 			ready = "-"
 		}
 		alive := map[metav1.ConditionStatus]string{metav1.ConditionTrue: "alive", metav1.ConditionFalse: "silent"}[statusOf(n.Status.Conditions, v1alpha1.ConditionAgentAlive)]
-		rows = append(rows, []string{
+		row := []string{
 			n.Name, orDash(n.Spec.Target), ready, cmp.Or(alive, "unknown"), engine, ofPossible(int64(replicas), n.Status.Volumes), attachments(n),
 			fmt.Sprintf("%d of %d", pools, len(n.Status.Pools)), size(n.Status.Capacity.Free), orDash(strings.Join(portals, ", ")),
-		})
+		}
+		if s.wide {
+			row = append(row, orUnknown(n.Status.AgentVersion), kernelOf(n))
+		}
+		rows = append(rows, row)
 	}
 	if len(nodes) == 0 {
 		t.line("No nodes found.")
@@ -364,7 +399,7 @@ func (s *status) printProblems(t *table, problems []string) {
 		t.line("No problems found.")
 		return
 	}
-	t.line("Problems:")
+	t.title(red, "Problems:")
 	for _, p := range problems {
 		t.line("- %s", p)
 	}

@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"net"
@@ -17,7 +18,22 @@ import (
 // table prints for people, and keeps the first error.
 type table struct {
 	out io.Writer
-	err error
+	// colours: the output shows them.
+	colours bool
+	err     error
+}
+
+func newTable(out io.Writer) *table {
+	_, colours := out.(coloured)
+	return &table{out: out, colours: colours}
+}
+
+// title of a list, in a colour.
+func (t *table) title(colour, text string) {
+	if t.colours && colour != "" {
+		text = colour + text + plain
+	}
+	t.line("%s", text)
 }
 
 func (t *table) line(format string, args ...any) {
@@ -39,13 +55,19 @@ func (t *table) columns(rows [][]string) {
 	if t.err != nil {
 		return
 	}
-	w := tabwriter.NewWriter(t.out, 0, 0, 3, ' ', 0)
+	var text bytes.Buffer // it takes everything
+	w := tabwriter.NewWriter(&text, 0, 0, 3, ' ', 0)
 	for _, row := range rows {
-		if _, t.err = fmt.Fprintln(w, strings.Join(row, "\t")); t.err != nil {
-			return
-		}
+		_, _ = fmt.Fprintln(w, strings.Join(row, "\t"))
 	}
-	t.err = w.Flush()
+	if t.err = w.Flush(); t.err != nil {
+		return
+	}
+	shown := text.String()
+	if t.colours {
+		shown = strings.Join(paint(strings.Split(strings.TrimSuffix(shown, "\n"), "\n"), rows), "\n") + "\n"
+	}
+	_, t.err = io.WriteString(t.out, shown)
 }
 
 func (a Answer) print(t *table) {

@@ -44,10 +44,12 @@ const (
 	tokenLifetime = 10 * time.Minute
 )
 
-// Components that serve figures of I/O, by their label.
+// Components that serve metrics, by their label. The first two serve figures of I/O.
 const (
 	componentAgent      = "agent"
 	componentNodePlugin = "csi-node"
+	componentOperator   = "operator"
+	componentController = "csi-controller"
 )
 
 // exporter of metrics: a component on a node.
@@ -121,7 +123,8 @@ type asker struct {
 	dial      podDialer
 	now       func() time.Time
 
-	// token of readerAccount, and until when it is used.
+	// token of readerAccount, and until when it is used. mu is held while it is renewed.
+	mu    sync.Mutex
 	token string
 	until time.Time
 }
@@ -220,6 +223,8 @@ func newer(pod, than *corev1.Pod) bool {
 // It is never the person's own token, or one that may do more: a port of a node's network is answered by whoever
 // listens there, and the certificate that agents make at their start cannot be checked.
 func (a *asker) renewToken(ctx context.Context) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	if a.now().Before(a.until) {
 		return nil
 	}
@@ -234,6 +239,17 @@ func (a *asker) renewToken(ctx context.Context) error {
 
 // read the metrics of an endpoint.
 func (a *asker) read(ctx context.Context, e endpoint) (*reading, error) {
+	r := &reading{}
+	at, err := a.get(ctx, e, func(body io.Reader) (err error) {
+		r.families, err = parsed(body, maxMetricsBytes)
+		return err
+	})
+	r.at = at
+	return r, err
+}
+
+// get the metrics of an endpoint, have them read, and return the time of the pod's answer.
+func (a *asker) get(ctx context.Context, e endpoint, read func(body io.Reader) error) (at time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	transport := &http.Transport{
@@ -256,7 +272,7 @@ func (a *asker) read(ctx context.Context, e endpoint) (*reading, error) {
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { began = a.now() }})
 	request, err := http.NewRequestWithContext(traced, http.MethodGet, scheme+"://"+net.JoinHostPort("localhost", strconv.Itoa(e.port))+"/metrics", http.NoBody)
 	if err != nil {
-		return nil, err
+		return at, err
 	}
 	request.Header.Set("Accept", string(expfmt.NewFormat(expfmt.TypeTextPlain)))
 	if e.secure {
@@ -264,18 +280,17 @@ func (a *asker) read(ctx context.Context, e endpoint) (*reading, error) {
 	}
 	response, err := web.Do(request)
 	if err != nil {
-		return nil, plainly(ctx, err)
+		return at, plainly(ctx, err)
 	}
 	defer func() { _ = response.Body.Close() }() // it is only read
-	at := began.Add(a.now().Sub(began) / 2)
+	at = began.Add(a.now().Sub(began) / 2)
 	if response.StatusCode != http.StatusOK {
-		return nil, refused(response)
+		return at, refused(response)
 	}
-	families, err := parsed(response.Body, maxMetricsBytes)
-	if err != nil {
-		return nil, plainly(ctx, err)
+	if err := read(response.Body); err != nil {
+		return at, plainly(ctx, err)
 	}
-	return &reading{at: at, families: families}, nil
+	return at, nil
 }
 
 // plainly says what failed, without the URL, which means nothing outside of the pod.

@@ -66,9 +66,12 @@ func upgrading(config *rest.Config, url *url.URL) (httpstream.Dialer, error) {
 		return nil, err
 	}
 	overSPDY := spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, http.MethodPost, url)
-	return portforward.NewFallbackDialerForStreaming(overWebSocket, overSPDY, func(err error) bool {
-		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
-	}), nil
+	return portforward.NewFallbackDialerForStreaming(overWebSocket, overSPDY, cannotUpgrade), nil
+}
+
+// cannotUpgrade says that a connection can be tried in another way.
+func cannotUpgrade(err error) bool {
+	return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
 }
 
 // dialed is a connection, unless ctx ends first: a dialer does not know of it.

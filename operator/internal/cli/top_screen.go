@@ -12,9 +12,7 @@ import (
 	"golang.org/x/term"
 )
 
-// Sequences for terminals.
 const (
-	bold, yellow, plain = "\x1b[1m", "\x1b[33m", "\x1b[0m"
 	// upAndClear goes up a number of lines, and clears everything from there.
 	upAndClear = "\x1b[%dA\x1b[J"
 	// rowsBeside the table that fit on a screen: the prompt.
@@ -36,12 +34,14 @@ type screen struct {
 
 func newScreen(out, stderr io.Writer) *screen {
 	s := &screen{out: out, stderr: stderr, size: func() (int, int, bool) { return 0, 0, false }}
-	if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+	if with, is := out.(coloured); is {
+		s.out, s.colours = with.Writer, true
+	}
+	if f, ok := s.out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		s.size = func() (int, int, bool) {
 			width, height, err := term.GetSize(int(f.Fd()))
 			return width, height, err == nil && width > 0 && height > 0
 		}
-		s.colours = os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 	}
 	return s
 }
