@@ -14,8 +14,12 @@ import (
 // it, request another one and change its node, at any moment.
 
 // toLeave is the member that is to be retired next, empty if none is: that which is to move, once it is replaced. If
-// there are more members than wanted, another one.
+// there are more members than wanted, another one. None leaves while a restore of the API is suspected: the record may
+// be old, and a member that never had everything by it may be the only one that has.
 func toLeave(v *replicatedVolume, record mirror.Record) string {
+	if suspectsRestore(v) {
+		return ""
+	}
 	for i, m := range v.Spec.Members {
 		if is, ok := mirror.Get(record, m.Name); ok && !is.Retired && isLeaving(v, &record, i) {
 			return m.Name
@@ -35,7 +39,7 @@ func toLeave(v *replicatedVolume, record mirror.Record) string {
 			return ""
 		}
 		return superfluous(v, record)
-	case move.Reason == v1alpha1.MoveReplicaLost && (suspectsRestore(v) || foreign(record, move.Replica)):
+	case move.Reason == v1alpha1.MoveReplicaLost && foreign(record, move.Replica):
 		return "" // nobody has judged that it is of no use
 	case replaced(v, record):
 		return move.Replica
@@ -74,10 +78,8 @@ func replaced(v *replicatedVolume, record mirror.Record) bool {
 
 // superfluous is the member, but for these, that leaves first if there are more than wanted: one that the record does
 // not have, then one that is not in sync, then the last. One that was refused, and may have data that no other has, only
-// leaves if it is moved. While a restore of the API is suspected, only one can leave that never had everything. It is
-// empty if none can.
+// leaves if it is moved. It is empty if none can.
 func superfluous(v *replicatedVolume, record mirror.Record, but ...string) string {
-	suspect := suspectsRestore(v)
 	rank := func(name string) int {
 		m, ok := mirror.Get(record, name)
 		switch {
@@ -91,10 +93,7 @@ func superfluous(v *replicatedVolume, record mirror.Record, but ...string) strin
 	var name string
 	for i, m := range v.Spec.Members {
 		is, _ := mirror.Get(record, m.Name)
-		if is.Foreign || suspect && (is.State == v1alpha1.MemberInSync || is.LastInSyncEpoch > 0) {
-			continue
-		}
-		if !isLeaving(v, &record, i) && !slices.Contains(but, m.Name) && (name == "" || rank(m.Name) <= rank(name)) {
+		if !is.Foreign && !isLeaving(v, &record, i) && !slices.Contains(but, m.Name) && (name == "" || rank(m.Name) <= rank(name)) {
 			name = m.Name
 		}
 	}

@@ -275,6 +275,9 @@ func (s *Service) eraseRetired(ctx context.Context, a *arrangement) (outcome, er
 			// By what its agent knows, the record may be old, and the replica the one that has everything.
 			return s.keepRetired(ctx, rep, "its agent suspects that the API was restored")
 		}
+		if suspectsRestore(&a.replicatedVolume) {
+			continue // until the restore is declared
+		}
 		if err := s.dismissAll(ctx, rep); err != nil {
 			return outcome{}, err
 		}
@@ -433,6 +436,9 @@ func nextRecord(v *replicatedVolume, r mirror.Record, now time.Time) (mirror.Rec
 		r.HolderNode = host.Node // of an attachment that is older than this field
 		return r, nil
 	}
+	if suspectsRestore(v) {
+		return r, nil // nobody joins or leaves by a record that may be old
+	}
 	for _, m := range r.Members {
 		i := indexOf(v.NvmfVolume, m.Replica)
 		if hasLeft(r, m) && (i < 0 || v.replicas[i] != nil && retired(v.replicas[i])) {
@@ -542,6 +548,9 @@ func waitingFor(a *arrangement) string {
 		case is.State == v1alpha1.MemberOut && a.Spec.Move != nil && m.Name == a.Spec.Move.Replacement:
 			return fmt.Sprintf("replica %s is not in the mirror now (%s); it is taken back automatically when its node can be reached", m.Name, is.Reason)
 		}
+	}
+	if suspectsRestore(&a.replicatedVolume) && (a.Spec.Move != nil || a.surplus() != 0) {
+		return "the agent of a replica suspects that the API was restored to an earlier state; declare that first (docs/troubleshooting/restore-suspected.md)"
 	}
 	if name := keptForeign(a); name != "" {
 		return fmt.Sprintf("replica %s stays: the node that uses the volume has refused it, because it may have data that no other replica has; "+

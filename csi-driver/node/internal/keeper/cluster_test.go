@@ -40,6 +40,11 @@ func (w *world) controller() {
 		}
 	case v.Holder == "" && w.api.wish != "":
 		w.publish(v, store)
+	case w.suspected(v):
+		// Nobody joins or leaves before the restore is declared.
+		if by, is := mirror.Get(v.Record, w.api.replacement); w.api.lost != "" && !(is && by.State == v1alpha1.MemberInSync) {
+			w.endReplacement("suspected restore")
+		}
 	case w.api.moving || slices.ContainsFunc(v.Members, func(m mirror.Member) bool { return m.Retired }):
 		w.move(v, store)
 	case w.faults == (faults{}): // as they are planted, they are found without it, too
@@ -114,6 +119,14 @@ func (w *world) rotate(r mirror.Record) {
 	}
 }
 
+// suspected tells whether the agent of a member suspects a restore of the API, or has to be asked for that.
+func (w *world) suspected(v Version) bool {
+	return slices.ContainsFunc(v.Members, func(m mirror.Member) bool {
+		r := w.api.replicas[m.Replica]
+		return r == nil || r.past
+	})
+}
+
 // move the volume: add a replica, retire an old one once the new one is in sync, and remove it.
 func (w *world) move(v Version, store func(mirror.Record)) {
 	var spare string
@@ -159,10 +172,6 @@ func (w *world) move(v Version, store func(mirror.Record)) {
 // later, and it may see that at any time.
 func (w *world) replaceLost(v Version, store func(mirror.Record)) {
 	served := func(name string) bool { return w.targets[name].powered && w.linked("api", name) }
-	suspected := slices.ContainsFunc(v.Members, func(m mirror.Member) bool {
-		r := w.api.replicas[m.Replica]
-		return r == nil || r.past
-	})
 	retire := func(name string) {
 		if next, err := mirror.Retire(v.Record, name); err == nil {
 			store(next)
@@ -174,24 +183,22 @@ func (w *world) replaceLost(v Version, store func(mirror.Record)) {
 	switch {
 	case w.api.lost == "" && len(v.Members) > 2:
 		// One more than wanted, of a replacement that was cancelled, or that a restore forgot.
-		if more := surplus(v.Record, suspected); more != "" {
+		if more := surplus(v.Record); more != "" {
 			retire(more)
 		}
 	case w.api.lost == "":
-		w.beginReplacement(v, served, suspected)
+		w.beginReplacement(v, served)
 	case !is:
 		w.api.lost, w.api.replacement = "", ""
-	case filled && !suspected && !lost.Foreign:
+	case filled && !lost.Foreign:
 		retire(lost.Replica)
-	case filled: // the lost one stays until a person has declared the restore, or decided what becomes of it
+	case filled: // the lost one stays until a person has decided what becomes of it
 	case lost.State == v1alpha1.MemberInSync:
 		w.endReplacement("in sync again")
 	case served(lost.Replica) && lost.LastInSyncEpoch > 0 && w.chance(50):
 		w.endReplacement("served again")
 	case lost.Foreign:
 		w.endReplacement("refused")
-	case suspected:
-		w.endReplacement("suspected restore")
 	case joined && !served(by.Replica) && w.chance(20):
 		w.endReplacement("lost replacement")
 	case !joined:
@@ -199,14 +206,13 @@ func (w *world) replaceLost(v Version, store func(mirror.Record)) {
 	}
 }
 
-// surplus is the member that leaves when there is one too many: one that is not in sync, or the last. While a restore
-// of the API is suspected, only one leaves that never had everything. One that was refused is left to a person. It is
-// empty if none does.
-func surplus(r mirror.Record, suspected bool) string {
+// surplus is the member that leaves when there is one too many: one that is not in sync, or the last. One that was
+// refused is left to a person. It is empty if none leaves.
+func surplus(r mirror.Record) string {
 	var inSync, lacking string
 	for _, m := range r.Members {
 		switch {
-		case m.Foreign, suspected && (m.State == v1alpha1.MemberInSync || m.LastInSyncEpoch > 0):
+		case m.Foreign:
 		case m.State == v1alpha1.MemberInSync:
 			inSync = m.Replica
 		default:
@@ -217,12 +223,12 @@ func surplus(r mirror.Record, suspected bool) string {
 }
 
 // beginReplacement of a member that is lost, if there is one, and another one has everything.
-func (w *world) beginReplacement(v Version, served func(string) bool, suspected bool) {
+func (w *world) beginReplacement(v Version, served func(string) bool) {
 	for _, m := range v.Members {
 		other := slices.ContainsFunc(v.Members, func(o mirror.Member) bool {
 			return o.Replica != m.Replica && o.State == v1alpha1.MemberInSync && !o.Suspect && served(o.Replica)
 		})
-		if m.State != v1alpha1.MemberInSync && !m.Foreign && !served(m.Replica) && other && !suspected && !w.calm && w.chance(20) {
+		if m.State != v1alpha1.MemberInSync && !m.Foreign && !served(m.Replica) && other && !w.calm && w.chance(20) {
 			w.say("%s is to be replaced", m.Replica)
 			w.api.lost, w.api.replacement = m.Replica, ""
 			w.api.bump()
