@@ -77,8 +77,8 @@ func replaced(v *replicatedVolume, record mirror.Record) bool {
 }
 
 // superfluous is the member, but for these, that leaves first if there are more than wanted: one that the record does
-// not have, then one that is not in sync, then the last. One that was refused, and may have data that no other has, only
-// leaves if it is moved. It is empty if none can.
+// not have, then one that is not in sync, then the last. One that was refused, and may have data that no other has,
+// only leaves if it is moved. It is empty if none can.
 func superfluous(v *replicatedVolume, record mirror.Record, but ...string) string {
 	rank := func(name string) int {
 		m, ok := mirror.Get(record, name)
@@ -127,8 +127,8 @@ func hasLeft(record mirror.Record, m mirror.Member) bool {
 	return m.Retired && mirror.Removable(record, m)
 }
 
-// adopt a member that an earlier move has added, and that lacks data, as the replacement of the one that is to move now:
-// it is one more than the volume is to have, and where it is wanted.
+// adopt a member that an earlier move has added, and that lacks data, as the replacement of the one that is to move
+// now: it is one more than the volume is to have, and where it is wanted.
 func (s *Service) adopt(ctx context.Context, a *arrangement) (outcome, error) {
 	move := a.Spec.Move
 	if move == nil || move.Replacement != "" || a.record == nil || a.surplus() != 0 {

@@ -550,7 +550,8 @@ func TestMovesThatAreCancelled(t *testing.T) {
 	}
 }
 
-// leavesReplaced checks that a replica which moves is not taken out before as many others as are wanted have everything.
+// leavesReplaced checks that a replica which moves is not taken out before as many others as are wanted have
+// everything.
 func (m *moves) leavesReplaced(name string) {
 	m.t.Helper()
 	is := mirrorOf(m.t, m.id).Spec

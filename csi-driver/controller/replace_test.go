@@ -335,8 +335,8 @@ func TestAReplicaThatIsServedIsNotReplaced(t *testing.T) {
 	m.stays("")
 }
 
-// A replica that its holder has refused may have data that no other has, also when its node is down since. It stays until
-// a person has decided.
+// A replica that its holder has refused may have data that no other has, also when its node is down since. It stays
+// until a person has decided.
 func TestARefusedReplicaIsNotReplaced(t *testing.T) {
 	refused := func(is *mirror.Member) { is.Foreign = true }
 	stays := func(m *moves) func(Gomega) {

@@ -163,20 +163,29 @@ func (h Holder) Return(r Record, replica, identity string, ahead bool, marks map
 	return next, h.stamp(&next, marks)
 }
 
-// Refuse records that a member which is not in sync is not taken back: its header or its metadata has a history that the
-// record does not know. Nothing follows from that but that nobody replaces the member or removes it by himself: once it
-// does not answer any more, nobody else knows it.
+// Refuse records that a member which is not in sync is not taken back: its header or its metadata has a history that
+// the record does not know. Nothing follows from that but that nobody replaces the member or removes it by himself:
+// once it does not answer any more, nobody else knows it.
 func (h Holder) Refuse(r Record, replica string) (Record, error) {
-	if err := h.holds(r); err != nil {
+	next, m, err := h.other(r, replica, func(m *Member) bool { return m.State != v1alpha1.MemberInSync })
+	if err != nil {
 		return Record{}, err
-	}
-	next := clone(r)
-	m := member(&next, replica)
-	if m == nil || m.State == v1alpha1.MemberInSync {
-		return Record{}, fmt.Errorf("%w: %s is %s, and cannot be refused", ErrMember, replica, stateOf(m))
 	}
 	m.Foreign = true
 	return next, nil
+}
+
+// other record, in the same epoch, and a member of it that is as it must be.
+func (h Holder) other(r Record, replica string, is func(*Member) bool) (Record, *Member, error) {
+	if err := h.holds(r); err != nil {
+		return Record{}, nil, err
+	}
+	next := clone(r)
+	m := member(&next, replica)
+	if m == nil || !is(m) {
+		return Record{}, nil, fmt.Errorf("%w: %s is %s", ErrMember, replica, stateOf(m))
+	}
+	return next, m, nil
 }
 
 // Keep a member that was recorded out, and that the kernel never let go of: since then the kernel has dropped all
@@ -200,13 +209,9 @@ func (h Holder) Keep(r Record, replica string, marks map[string]string) (Record,
 
 // Released records that the kernel has nothing of a member that is Out any more.
 func (h Holder) Released(r Record, replica string) (Record, error) {
-	if err := h.holds(r); err != nil {
+	next, m, err := h.other(r, replica, func(m *Member) bool { return m.State == v1alpha1.MemberOut })
+	if err != nil {
 		return Record{}, err
-	}
-	next := clone(r)
-	m := member(&next, replica)
-	if m == nil || m.State != v1alpha1.MemberOut {
-		return Record{}, fmt.Errorf("%w: %s is %s", ErrMember, replica, stateOf(m))
 	}
 	m.Released = true
 	return next, nil

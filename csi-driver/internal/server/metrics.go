@@ -93,10 +93,9 @@ func MetricsHandler() http.Handler {
 const metricsRetry = time.Minute
 
 // ServeMetrics serves this process's metrics at /metrics over HTTPS, to whom the API server authenticates and allows to
-// get /metrics, until the context ends. The certificate is tls.crt and tls.key of certDir, and created at start if that is
-// empty. An empty address or "0" serves nothing.
-// While the address is taken, as it can be in the host's network, it is tried again every minute: volumes do not depend
-// on metrics.
+// get /metrics, until the context ends. The certificate is tls.crt and tls.key of certDir, and created at start if that
+// is empty. An empty address or "0" serves nothing. While the address is taken, as it can be in the host's network, it
+// is tried again every minute: volumes do not depend on metrics.
 func ServeMetrics(ctx context.Context, config *rest.Config, address, certDir string) error {
 	if address == "" || address == "0" {
 		return nil

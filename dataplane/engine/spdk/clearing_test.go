@@ -206,7 +206,8 @@ func TestVolumeThatCannotBeRenamed(t *testing.T) {
 	r.Expect(r.state().Volumes).To(BeEmpty())
 }
 
-// TestRenamingThatFailsOtherwise may be seen, and not be on the drive: the volume stays in sight until SPDK has deleted it.
+// TestRenamingThatFailsOtherwise may be seen, and not be on the drive: the volume stays in sight until SPDK has deleted
+// it.
 func TestRenamingThatFailsOtherwise(t *testing.T) {
 	for name, fault := range map[string]spdktest.Fault{
 		"the drive fails":     {Error: &spdktest.AnswerError{Code: -5, Message: "Input/output error"}},

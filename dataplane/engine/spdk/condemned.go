@@ -42,8 +42,8 @@ func (s *session) condemn(l *lvol, because error) error {
 }
 
 // unname lvols whose renaming failed: SPDK changes the alias first, and not back when the rest of it fails. Going back
-// to the name that the lvol has takes no metadata page. Where SPDK had changed nothing it says that the name exists. The
-// caller's time may have ended with the renaming.
+// to the name that the lvol has takes no metadata page. Where SPDK had changed nothing it says that the name exists.
+// The caller's time may have ended with the renaming.
 func (s *session) unname(items []int, found []*lvol) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), unnameTimeout)
 	defer cancel()

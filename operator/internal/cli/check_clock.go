@@ -44,7 +44,7 @@ type clockReading struct {
 func clockOf(lease *coordinationv1.Lease) (clockReading, bool) {
 	var at time.Time
 	for _, entry := range lease.ManagedFields {
-		if entry.Time != nil && entry.FieldsV1 != nil && renews(entry.FieldsV1.Raw) && entry.Time.After(at) {
+		if entry.Time != nil && entry.FieldsV1 != nil && renews(entry.FieldsV1.GetRawBytes()) && entry.Time.After(at) {
 			at = entry.Time.Time
 		}
 	}

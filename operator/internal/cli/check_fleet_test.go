@@ -239,8 +239,8 @@ func TestCheckMTUs(t *testing.T) {
 func renewed(by string, clock, apiServer time.Time) *coordinationv1.Lease {
 	return &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{
-			{Manager: "somebody", Time: new(metav1.NewTime(apiServer.Add(time.Hour))), FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:labels":{"f:renewTime":{}}}}`)}},
-			{Manager: by, Time: new(metav1.NewTime(apiServer.Truncate(time.Second))), FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{"f:holderIdentity":{},"f:renewTime":{}}}`)}},
+			{Manager: "somebody", Time: new(metav1.NewTime(apiServer.Add(time.Hour))), FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{"f:renewTime":{}}}}`)},
+			{Manager: by, Time: new(metav1.NewTime(apiServer.Truncate(time.Second))), FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:holderIdentity":{},"f:renewTime":{}}}`)},
 		}},
 		Spec: coordinationv1.LeaseSpec{RenewTime: new(metav1.NewMicroTime(clock))},
 	}

@@ -130,8 +130,8 @@ func requestMove(ctx context.Context, w *watcher, f *fleet, v *v1alpha1.NvmfVolu
 	return nil
 }
 
-// changeable tells whether a move that is running was begun by the CSI controller, which chose the node, and a person can
-// still choose another one: the new replica is not filled yet.
+// changeable tells whether a move that is running was begun by the CSI controller, which chose the node, and a person
+// can still choose another one: the new replica is not filled yet.
 func (f *fleet) changeable(running progress, o moveOptions) bool {
 	former := f.mirrorMember(running.volume, running.replica)
 	return running.reason == v1alpha1.MoveReplicaLost && o.to != "" && (o.from == "" || o.from == running.from) &&

@@ -102,7 +102,8 @@ func (x *Index) count(n *v1alpha1.NvmfNode, by int) {
 	}
 }
 
-// BlockSizes of the pools of a target's nodes, those of most pools first. Pools whose blocks are not known are left out.
+// BlockSizes of the pools of a target's nodes, those of most pools first. Pools whose blocks are not known are left
+// out.
 func (x *Index) BlockSizes(target string) []int32 {
 	of := x.pools[target]
 	all := slices.DeleteFunc(slices.Collect(maps.Keys(of)), func(bytes int32) bool { return bytes == 0 })

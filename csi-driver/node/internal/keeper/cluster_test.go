@@ -42,7 +42,7 @@ func (w *world) controller() {
 		w.publish(v, store)
 	case w.suspected(v):
 		// Nobody joins or leaves before the restore is declared.
-		if by, is := mirror.Get(v.Record, w.api.replacement); w.api.lost != "" && !(is && by.State == v1alpha1.MemberInSync) {
+		if by, is := mirror.Get(v.Record, w.api.replacement); w.api.lost != "" && (!is || by.State != v1alpha1.MemberInSync) {
 			w.endReplacement("suspected restore")
 		}
 	case w.api.moving || slices.ContainsFunc(v.Members, func(m mirror.Member) bool { return m.Retired }):

@@ -342,8 +342,8 @@ func (k *Keeper) refusable(v *view, m mirror.Member) bool {
 	return v.Holder == k.Attachment && m.State != v1alpha1.MemberInSync && !m.Foreign
 }
 
-// refuse a member: that it is foreign is recorded, because nobody can tell once it does not answer any more, and it must
-// not be replaced then as one that is only lost.
+// refuse a member: that it is foreign is recorded, because nobody can tell once it does not answer any more, and it
+// must not be replaced then as one that is only lost.
 func (k *Keeper) refuse(ctx context.Context, v *view, m mirror.Member) error {
 	if !k.refusable(v, m) {
 		return nil

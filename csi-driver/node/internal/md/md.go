@@ -78,8 +78,8 @@ type Mirrors interface {
 	// ReAdd a former member, which was in sync: what it missed is copied. It fails with ErrFullCopy when that is not
 	// known, or when it was run without the present members.
 	ReAdd(ctx context.Context, a Array, s Slice) error
-	// Fits tells whether a slice can be added, or added again. It fails with ErrBlocks if not: the kernel would give the
-	// array the slice's logical blocks, and whoever has it open relies on those that it had.
+	// Fits tells whether a slice can be added, or added again. It fails with ErrBlocks if not: the kernel would give
+	// the array the slice's logical blocks, and whoever has it open relies on those that it had.
 	Fits(a Array, s Slice) error
 	// Add what has no superblock, as a new member: everything is copied.
 	Add(ctx context.Context, a Array, s Slice) error
