@@ -821,7 +821,8 @@ func TestAReplicaThatJoinedIsNotMadeAgain(t *testing.T) {
 	volumes, _ := holds(t, lost.Node)
 	g.Expect(volumes).NotTo(ContainElement(lost.UUID))
 	g.Expect(mirror.InSync(mirrorOf(t, m.id).Spec)).To(Equal([]string{m.id + "-0"}))
-	// Its agent has acted on another object of that name. Before a person has declared that this one is right, it stays.
+	// Its agent has acted on another object of that name. Before a person has declared that this one is right, it
+	// stays.
 	m.edit(func(spec *v1alpha1.NvmfVolumeSpec) { spec.Replicas = 1 })
 	m.until(func(g Gomega) {
 		g.Expect(volume(t, m.id).Spec.Waiting).To(ContainSubstring("suspects that the API was restored"))
