@@ -27,9 +27,10 @@ func newLimits(ctx context.Context, name string, parameters map[string]string) {
 
 // limit asks for the limits of a VolumeAttributesClass for a claim that is bound, until csi-resizer takes them up.
 //
-// csi-resizer misses a change twice, and looks again after ten minutes (updatePVC and validateVACAndModifyVolumeWithTarget
-// of its modifycontroller, v2.2.0). It leaves a claim alone whose PersistentVolume has not reached it: writing the claim
-// helps. It sets a change whose class has not reached it to Pending: only another class helps, so the claim goes back first.
+// csi-resizer misses a change twice, and looks again after ten minutes (updatePVC and
+// validateVACAndModifyVolumeWithTarget of its modifycontroller, v2.2.0). It leaves a claim alone whose PersistentVolume
+// has not reached it: writing the claim helps. It sets a change whose class has not reached it to Pending: only another
+// class helps, so the claim goes back first.
 func limit(ctx context.Context, claim *corev1.PersistentVolumeClaim, class string) {
 	GinkgoHelper()
 	choose := func(g Gomega, ctx context.Context, class *string) {

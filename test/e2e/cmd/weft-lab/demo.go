@@ -188,8 +188,8 @@ func (d *demo) show(ctx context.Context) error {
 	return nil
 }
 
-// kubectl shows a command that users have, and what it prints. Its list of the cluster's types is the lab's own: another
-// lab's, which had the same address, would not have weft's.
+// kubectl shows a command that users have, and what it prints. Its list of the cluster's types is the lab's own:
+// another lab's, which had the same address, would not have weft's.
 func (d *demo) kubectl(ctx context.Context, args ...string) error {
 	fmt.Printf("\n$ kubectl %s\n", strings.Join(args, " "))
 	types := filepath.Join(filepath.Dir(d.Cluster.Kubeconfig), "kubectl-cache")
