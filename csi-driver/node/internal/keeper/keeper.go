@@ -260,14 +260,14 @@ func (v *view) works(replica string) bool {
 
 func (k *Keeper) act(ctx context.Context, v *view) Status {
 	if v.Epoch < k.seen {
-		return k.ofThePast(v, fmt.Errorf("%w: epoch %d was read after %d", ErrPast, v.Epoch, k.seen))
+		return k.ofThePast(ctx, v, fmt.Errorf("%w: epoch %d was read after %d", ErrPast, v.Epoch, k.seen))
 	}
 	if fenced := v.Holder != k.Attachment; fenced != k.fenced {
 		// Another holder may have written the headers since. Those of legs that still answer are read again.
 		k.fenced, k.headers = fenced, map[string]mirror.Header{}
 	}
 	if err := k.past(v); err != nil {
-		return k.ofThePast(v, errors.Join(err, k.refuseForeign(ctx, v)))
+		return k.ofThePast(ctx, v, err)
 	}
 	if v.Holder != k.Attachment {
 		return k.leave(v)
@@ -288,8 +288,9 @@ func (k *Keeper) act(ctx context.Context, v *view) Status {
 
 // ofThePast changes nothing: what runs goes on, and waits for a person, as does a clean end, which has to be recorded.
 // If nothing ran and nothing is to, because the volume is unstaged or the record has another holder, the connections
-// go, so that the volume can be detached; the record stays as it is.
-func (k *Keeper) ofThePast(v *view, past error) Status {
+// go, so that the volume can be detached; the record stays as it is, but for members that are foreign to it.
+func (k *Keeper) ofThePast(ctx context.Context, v *view, past error) Status {
+	past = errors.Join(past, k.refuseForeign(ctx, v))
 	waits := Status{Phase: k.phase(v), Err: past}
 	if v.array.Exists || k.clean || k.Mode != Stop && v.Holder == k.Attachment {
 		return waits
