@@ -524,23 +524,30 @@ func TestAMoveOfAPersonIsNotCancelled(t *testing.T) {
 // A person chooses another node than the service did for the replacement, while that is filled: the lost replica stays
 // until the new one has everything, and a return of its node cancels nothing.
 func TestAPersonChoosesTheNodeOfAReplacement(t *testing.T) {
-	m := newHeld(t, 4)
-	m.down(m.id + "-0")
-	m.later(limit + time.Minute)
-	m.dropped = append(m.dropped, m.id+"-2")
-	m.stage(func() bool { return joined(&mirrorOf(t, m.id).Spec, m.id+"-2") })
-	node := m.unused()
-	m.move(m.id+"-0", node)
-	m.until(func(g Gomega) {
-		m.leavesReplaced(m.id + "-0")
-		g.Expect(mirror.InSync(mirrorOf(t, m.id).Spec)).To(Equal([]string{m.id + "-1", m.id + "-3"}))
-		g.Expect(volume(t, m.id).Spec.Move).To(BeNil())
-	})
-	if on := replicaOf(t, m.id+"-3").Spec.Node; on != node {
-		t.Errorf("it is on node %s, not %s", on, node)
+	for name, choose := range map[string]func(m *moves, node string){
+		"by another move":      func(m *moves, node string) { m.move(m.id+"-0", node) },
+		"in the service's own": func(m *moves, node string) { m.edit(func(spec *v1alpha1.NvmfVolumeSpec) { spec.Move.Node = node }) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newHeld(t, 4)
+			m.down(m.id + "-0")
+			m.later(limit + time.Minute)
+			m.dropped = append(m.dropped, m.id+"-2")
+			m.stage(func() bool { return joined(&mirrorOf(t, m.id).Spec, m.id+"-2") })
+			node := m.unused()
+			choose(m, node)
+			m.until(func(g Gomega) {
+				m.leavesReplaced(m.id + "-0")
+				g.Expect(mirror.InSync(mirrorOf(t, m.id).Spec)).To(Equal([]string{m.id + "-1", m.id + "-3"}))
+				g.Expect(volume(t, m.id).Spec.Move).To(BeNil())
+			})
+			if on := replicaOf(t, m.id+"-3").Spec.Node; on != node {
+				t.Errorf("it is on node %s, not %s", on, node)
+			}
+			m.up(m.id + "-0")
+			m.until(m.has(m.id+"-1", m.id+"-3"))
+		})
 	}
-	m.up(m.id + "-0")
-	m.until(m.has(m.id+"-1", m.id+"-3"))
 }
 
 // While the agent of a replica suspects a restore of the API, the record may be wrong: a replacement that has begun is

@@ -330,6 +330,11 @@ func (w *world) recover() {
 		w.api.replicas[name].version = w.api.bump()
 		w.api.replicas[name].past = false
 	}
+	for range w.rng.IntN(2 * stepsBetween) {
+		if w.step(); w.problem != "" {
+			return
+		}
+	}
 	if doubtful && !w.recoverRecord(func(headers map[string]mirror.Header) (mirror.Record, error) {
 		return mirror.Recover(w.api.mirror.Record, headers, w.now)
 	}) {

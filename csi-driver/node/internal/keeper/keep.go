@@ -319,7 +319,7 @@ func (k *Keeper) drop(v *view, replica string, kernel MemberState, leg Leg) doin
 	var do func(context.Context, string) error
 	switch {
 	case leg.State != LegGone:
-		what, do = "delete the controllers of ", k.Legs.Delete
+		what, do = deleteTask, k.Legs.Delete
 	case kernel == MemberFaulty:
 		what, do = "remove ", k.Array.Remove
 	default:
@@ -380,7 +380,7 @@ func (k *Keeper) takeBackOne(ctx context.Context, v *view, m mirror.Member) doin
 	}
 	if leg.State != LegLive || leg.Identity == m.Identity {
 		if leg.State == LegHanging && k.Now().Sub(k.hung[m.Replica]) >= k.Grace {
-			return k.background(v, "delete the controllers of "+m.Replica, func(ctx context.Context) result {
+			return k.background(v, deleteTask+m.Replica, func(ctx context.Context) result {
 				return result{err: k.Legs.Delete(ctx, m.Replica)}
 			})
 		}

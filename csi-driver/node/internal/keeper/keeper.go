@@ -144,6 +144,9 @@ type view struct {
 	ending bool
 	// making: a connection or the array was being made when everything was looked at, and may be there since.
 	making bool
+	// deleting: controllers were being deleted then, because of a record that was read before. A leg that is there may
+	// be gone when an array is made of it.
+	deleting bool
 }
 
 func (k *Keeper) init(ctx context.Context) {
@@ -190,7 +193,8 @@ func (k *Keeper) look(ctx context.Context) (*view, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the mirror's record: %w", err)
 	}
-	v := &view{Version: version, legs: map[string]Leg{}, ending: k.tasks.busy(stopTask), making: k.tasks.making()}
+	v := &view{Version: version, legs: map[string]Leg{}, ending: k.tasks.busy(stopTask),
+		making: k.tasks.runs(assembleTask, connectTask), deleting: k.tasks.runs(deleteTask)}
 	if v.array, err = k.Array.State(); err != nil {
 		return nil, err
 	}
@@ -260,14 +264,14 @@ func (v *view) works(replica string) bool {
 
 func (k *Keeper) act(ctx context.Context, v *view) Status {
 	if v.Epoch < k.seen {
-		return k.ofThePast(v, fmt.Errorf("%w: epoch %d was read after %d", ErrPast, v.Epoch, k.seen))
+		return k.ofThePast(ctx, v, fmt.Errorf("%w: epoch %d was read after %d", ErrPast, v.Epoch, k.seen))
 	}
 	if fenced := v.Holder != k.Attachment; fenced != k.fenced {
 		// Another holder may have written the headers since. Those of legs that still answer are read again.
 		k.fenced, k.headers = fenced, map[string]mirror.Header{}
 	}
 	if err := k.past(v); err != nil {
-		return k.ofThePast(v, errors.Join(err, k.refuseForeign(ctx, v)))
+		return k.ofThePast(ctx, v, err)
 	}
 	if v.Holder != k.Attachment {
 		return k.leave(v)
@@ -286,12 +290,13 @@ func (k *Keeper) act(ctx context.Context, v *view) Status {
 	return Status{Phase: Waiting, Err: errors.New("the mirror does not run"), Next: interval}
 }
 
-// ofThePast changes nothing: what runs goes on, and waits for a person, as does a clean end, which has to be recorded.
-// If nothing ran and nothing is to, because the volume is unstaged or the record has another holder, the connections
-// go, so that the volume can be detached; the record stays as it is.
-func (k *Keeper) ofThePast(v *view, past error) Status {
+// ofThePast changes nothing: what runs, or is being made, goes on, and waits for a person, as does a clean end, which has
+// to be recorded. If nothing ran and nothing is to, because the volume is unstaged or the record has another holder, the
+// connections go, so that the volume can be detached; the record stays as it is, but for members that are foreign to it.
+func (k *Keeper) ofThePast(ctx context.Context, v *view, past error) Status {
+	past = errors.Join(past, k.refuseForeign(ctx, v))
 	waits := Status{Phase: k.phase(v), Err: past}
-	if v.array.Exists || k.clean || k.Mode != Stop && v.Holder == k.Attachment {
+	if v.array.Exists || v.making || k.clean || k.Mode != Stop && v.Holder == k.Attachment {
 		return waits
 	}
 	if used, err := k.Top.Exists(); used || err != nil {

@@ -14,6 +14,9 @@ import (
 
 // start connects to the members, compares them, records the start, writes the headers and assembles the array.
 func (k *Keeper) start(ctx context.Context, v *view) Status {
+	if v.deleting {
+		return k.waits(v, nil).Status
+	}
 	s := k.startNext(ctx, v)
 	s.Phase = Starting
 	return s
@@ -175,7 +178,8 @@ func (k *Keeper) assemble(v *view, present []string) Status {
 
 // Tasks that make or end what is there.
 const (
-	connectTask  = "connect to " // and the replica
+	connectTask  = "connect to "                // and the replica
+	deleteTask   = "delete the controllers of " // and the replica
 	assembleTask = "assemble"
 	stopTask     = "stop" // the array
 )
@@ -256,7 +260,7 @@ func (k *Keeper) disconnect(v *view, which func(Leg) bool) doing {
 		if leg := v.legs[replica]; leg.State == LegGone || !which(leg) {
 			continue
 		}
-		waiting = k.background(v, "delete the controllers of "+replica, func(ctx context.Context) result {
+		waiting = k.background(v, deleteTask+replica, func(ctx context.Context) result {
 			return result{err: k.Legs.Delete(ctx, replica)}
 		})
 	}

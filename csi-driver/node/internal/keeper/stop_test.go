@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -158,4 +159,68 @@ func TestNothingIsCopiedPastTheArray(t *testing.T) {
 	}
 	r.n.top.bypasses = false
 	r.want("back", back)
+}
+
+// lagging is an API server that answers with an old record.
+type lagging struct {
+	Records
+	old Version
+}
+
+func (l lagging) Get(context.Context) (Version, error) { return l.old, nil }
+
+// A record from before the start that is read late, at any moment of the start, does not take a connection away from the
+// array that is made, in whatever order the kernel does what it was asked for: writes would be acknowledged without that
+// member, which the record has in sync.
+func TestAnOldRecordTakesNoMemberFromAStart(t *testing.T) {
+	for _, laterFirst := range []bool{false, true} {
+		for at := 1; startWithAnOldRecord(t, at, laterFirst); at++ {
+		}
+	}
+}
+
+// startWithAnOldRecord is a start in which, after this step, an old record is read before the kernel has done what is
+// asked for then; or, with laterFirst, what is asked for then is done after what a later step asks for. It tells whether
+// the mirror had not started before.
+func startWithAnOldRecord(t *testing.T, at int, laterFirst bool) bool {
+	t.Helper()
+	r := startRunning(t)
+	now, old := r.n.plugin.Record, Version{Record: r.api.mirror.Record, ResourceVersion: "old"}
+	old.Epoch, old.Holder = 1, ""
+	step, after := 0, false
+	running := func(s Status) bool {
+		for name, is := range r.n.members() {
+			if is != MemberAbsent && r.n.legs[name] == nil {
+				t.Fatalf("after an old record at step %d, the array has %s, which is not connected", at, name)
+			}
+		}
+		if step++; step == at {
+			if !laterFirst {
+				r.n.plugin.Step(t.Context())
+			}
+			r.n.plugin.Record = lagging{now, old}
+			r.n.plugin.Step(t.Context())
+			r.n.plugin.Record = now
+			r.n.plugin.Step(t.Context())
+			after = true
+			if laterFirst {
+				slices.Reverse(r.n.tasks)
+			}
+			for len(r.n.tasks) > 0 {
+				do := r.n.tasks[0]
+				r.n.tasks = r.n.tasks[1:]
+				do()
+			}
+		}
+		return s.Phase == Running
+	}
+	r.want("running", running)
+	return after
+}
+
+func (n *node) members() map[string]MemberState {
+	if n.array == nil {
+		return nil
+	}
+	return n.array.members
 }

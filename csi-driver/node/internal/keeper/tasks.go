@@ -4,6 +4,7 @@ package keeper
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync"
 
@@ -73,12 +74,12 @@ func (t *tasks) result(name string) (result, bool) {
 	return r, ended
 }
 
-// making tells whether a task runs that makes a connection or the array.
-func (t *tasks) making() bool {
+// runs tells whether a task runs whose name begins with one of these.
+func (t *tasks) runs(names ...string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for name := range t.running {
-		if name == assembleTask || strings.HasPrefix(name, connectTask) {
+	for running := range t.running {
+		if slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(running, name) }) {
 			return true
 		}
 	}
