@@ -145,12 +145,24 @@ func (a *array) flush() {
 			delete(a.writing, name)
 			if !ok {
 				a.fail(name)
-				a.n.w.lost = a.n.w.lost || a.n.w.restored && a.members[name] == MemberInSync
+				a.n.w.lost = a.n.w.lost || a.members[name] == MemberInSync && (a.n.w.restored || a.untold(name))
 			}
 			a.proceed()
 		})
 	}
 	a.proceed()
+}
+
+// untold tells whether the superblock of a member does not say yet that another one was dropped. If the last member in
+// sync answers an error to that, too, nothing shows who ran last: two replicas do not survive that.
+func (a *array) untold(name string) bool {
+	says := a.n.w.targets[name].disk.super
+	for other, state := range a.members {
+		if state == MemberFaulty && !says.faulty[other] {
+			return true
+		}
+	}
+	return false
 }
 
 // fail a member, unless it is the last.
