@@ -290,9 +290,10 @@ func (k *Keeper) act(ctx context.Context, v *view) Status {
 	return Status{Phase: Waiting, Err: errors.New("the mirror does not run"), Next: interval}
 }
 
-// ofThePast changes nothing: what runs, or is being made, goes on, and waits for a person, as does a clean end, which has
-// to be recorded. If nothing ran and nothing is to, because the volume is unstaged or the record has another holder, the
-// connections go, so that the volume can be detached; the record stays as it is, but for members that are foreign to it.
+// ofThePast changes nothing: what runs, or is being made, goes on, and waits for a person, as does a clean end, which
+// has to be recorded. If nothing ran and nothing is to, because the volume is unstaged or the record has another
+// holder, the connections go, so that the volume can be detached; the record stays as it is, but for members that are
+// foreign to it.
 func (k *Keeper) ofThePast(ctx context.Context, v *view, past error) Status {
 	past = errors.Join(past, k.refuseForeign(ctx, v))
 	waits := Status{Phase: k.phase(v), Err: past}

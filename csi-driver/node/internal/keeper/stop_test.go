@@ -169,9 +169,9 @@ type lagging struct {
 
 func (l lagging) Get(context.Context) (Version, error) { return l.old, nil }
 
-// A record from before the start that is read late, at any moment of the start, does not take a connection away from the
-// array that is made, in whatever order the kernel does what it was asked for: writes would be acknowledged without that
-// member, which the record has in sync.
+// A record from before the start that is read late, at any moment of the start, does not take a connection away from
+// the array that is made, in whatever order the kernel does what it was asked for: writes would be acknowledged without
+// that member, which the record has in sync.
 func TestAnOldRecordTakesNoMemberFromAStart(t *testing.T) {
 	for _, laterFirst := range []bool{false, true} {
 		for at := 1; startWithAnOldRecord(t, at, laterFirst); at++ {
@@ -180,8 +180,8 @@ func TestAnOldRecordTakesNoMemberFromAStart(t *testing.T) {
 }
 
 // startWithAnOldRecord is a start in which, after this step, an old record is read before the kernel has done what is
-// asked for then; or, with laterFirst, what is asked for then is done after what a later step asks for. It tells whether
-// the mirror had not started before.
+// asked for then; or, with laterFirst, what is asked for then is done after what a later step asks for. It tells
+// whether the mirror had not started before.
 func startWithAnOldRecord(t *testing.T, at int, laterFirst bool) bool {
 	t.Helper()
 	r := startRunning(t)
