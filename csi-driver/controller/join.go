@@ -122,23 +122,19 @@ func (s *Service) silent(ctx context.Context, name string) bool {
 
 // begin creates the object of a new replica, on the node where it is to be.
 func (s *Service) begin(ctx context.Context, a *arrangement) (outcome, error) {
-	m, why, err := s.placeNext(ctx, a)
+	rep, why, err := s.placeNext(ctx, a)
 	if err != nil || why != "" {
 		return outcome{waiting: why}, err
-	}
-	rep := newReplica(a.NvmfVolume, m, nil)
-	if rep.Spec.BlockSizeBytes, err = s.blocksOf(ctx, a); err != nil {
-		return outcome{}, err
 	}
 	rep.Annotations[joinsAnnotation] = uuid.NewString()
 	rep.Spec.Used, rep.Spec.Hosts, rep.Spec.SubsystemNQN = false, nil, ""
 	if err := s.client.Create(ctx, rep, client.FieldOwner(fieldManager)); err != nil {
 		if refused(err) || apierrors.IsAlreadyExists(err) {
-			s.reservations.release(m.Name, m.UUID, a.Spec.Size.Value())
+			s.reservations.release(rep.Name, rep.Spec.UUID, a.Spec.Size.Value())
 		}
-		return outcome{}, fmt.Errorf("store NvmfReplica %s: %w", m.Name, err)
+		return outcome{}, fmt.Errorf("store NvmfReplica %s: %w", rep.Name, err)
 	}
-	klog.FromContext(ctx).Info("Creating another replica", "volume", a.Name, "replica", m.Name, "node", m.Node)
+	klog.FromContext(ctx).Info("Creating another replica", "volume", a.Name, "replica", rep.Name, "node", rep.Spec.Node)
 	return changed, nil
 }
 
@@ -164,44 +160,47 @@ func (s *Service) blocksOf(ctx context.Context, a *arrangement) (int32, error) {
 	return 0, nil
 }
 
-// placeNext chooses the node of a volume's next member, and keeps space there; or it says why there is none now.
-func (s *Service) placeNext(ctx context.Context, a *arrangement) (m v1alpha1.VolumeMember, why string, err error) {
+// placeNext chooses the node of a volume's next replica, keeps space there, and answers its object, which is not stored
+// yet; or it says why there is no node now.
+func (s *Service) placeNext(ctx context.Context, a *arrangement) (rep *v1alpha1.NvmfReplica, why string, err error) {
 	fills, err := s.fills(ctx, a.Name)
 	if err != nil {
-		return m, "", err
+		return nil, "", err
 	}
 	if fills >= mostFills {
-		return m, fmt.Sprintf("%d other volumes are being filled, which is the maximum at a time", fills), nil
+		return nil, fmt.Sprintf("%d other volumes are being filled, which is the maximum at a time", fills), nil
 	}
 	req, why, err := s.requestFor(ctx, a)
 	if err != nil || why != "" {
-		return m, why, err
+		return nil, why, err
 	}
-	if m, err = s.newMember(ctx, a); err != nil {
-		return m, "", err
+	m, err := s.newMember(ctx, a)
+	if err != nil {
+		return nil, "", err
 	}
 	placed := []v1alpha1.VolumeMember{m}
 	_, err = s.reservations.place(ctx, req, placed)
 	var noNode *placement.NoNodeError
 	var noRoom *placement.NoRoomError
 	if errors.As(err, &noNode) || errors.As(err, &noRoom) {
-		return m, err.Error(), nil
+		return nil, err.Error(), nil
 	}
 	if err != nil {
-		return m, "", err
+		return nil, "", err
 	}
-	m = placed[0]
+	rep = newReplica(a.NvmfVolume, placed[0], nil)
+	rep.Spec.BlockSizeBytes = req.BlockBytes
 	if a.Spec.Move == nil || a.Spec.Move.Reason != v1alpha1.MoveReplicaLost {
-		return m, "", nil
+		return rep, "", nil
 	}
-	shares, err := s.sharesZone(ctx, a, m.Node)
+	shares, err := s.sharesZone(ctx, a, rep.Spec.Node)
 	if err == nil && shares {
 		why = "no node in another zone than that of the other replica can take it"
 	}
 	if err != nil || shares {
-		s.reservations.release(m.Name, m.UUID, req.SizeBytes)
+		s.reservations.release(rep.Name, rep.Spec.UUID, req.SizeBytes)
 	}
-	return m, why, err
+	return rep, why, err
 }
 
 // fills are the volumes, but for this one, that are being filled, or are about to be. A volume that is not attached is

@@ -234,14 +234,14 @@ func (s *Service) replaceLost(ctx context.Context, a *arrangement) (outcome, err
 	moved := *a
 	moved.NvmfVolume = a.DeepCopy()
 	moved.Spec.Move = move
-	m, why, err := s.placeNext(ctx, &moved)
+	rep, why, err := s.placeNext(ctx, &moved)
 	if err != nil {
 		return outcome{}, err
 	}
 	if why != "" {
 		return cannot(why)
 	}
-	s.reservations.release(m.Name, m.UUID, a.Spec.Size.Value()) // join places it when the request is stored
+	s.reservations.release(rep.Name, rep.Spec.UUID, a.Spec.Size.Value()) // join places it when the request is stored
 	err = s.write(ctx, a.NvmfVolume, func(vol *v1alpha1.NvmfVolume) { vol.Spec.Move, vol.Spec.Waiting = move, "" })
 	if err == nil {
 		klog.FromContext(ctx).Info("Replacing a lost replica", "volume", a.Name, "replica", lost.replica, "node", lost.node, "reason", lost.String())

@@ -355,23 +355,24 @@ func TestARefusedReplicaIsNotReplaced(t *testing.T) {
 		m.later(limit + time.Minute)
 		m.stays("")
 	})
-	t.Run("while the replacement is filled", func(t *testing.T) {
+	// refusedWhileReplaced gives a volume whose lost replica is refused when its replacement has joined.
+	refusedWhileReplaced := func(t *testing.T) *moves {
+		t.Helper()
 		m := newHeld(t, 3)
 		m.down(m.id + "-0")
 		m.later(limit + time.Minute)
 		m.dropped = append(m.dropped, m.id+"-2")
 		m.stage(func() bool { return joined(&mirrorOf(t, m.id).Spec, m.id+"-2") })
 		m.recorded(m.id+"-0", refused)
+		return m
+	}
+	t.Run("while the replacement is filled", func(t *testing.T) {
+		m := refusedWhileReplaced(t)
 		m.until(stays(m))
 		m.stays("")
 	})
 	t.Run("when the replacement is in sync", func(t *testing.T) {
-		m := newHeld(t, 3)
-		m.down(m.id + "-0")
-		m.later(limit + time.Minute)
-		m.dropped = append(m.dropped, m.id+"-2")
-		m.stage(func() bool { return joined(&mirrorOf(t, m.id).Spec, m.id+"-2") })
-		m.recorded(m.id+"-0", refused)
+		m := refusedWhileReplaced(t)
 		m.recorded(m.id+"-2", func(is *mirror.Member) { is.State = v1alpha1.MemberInSync })
 		m.dropped = []string{m.id + "-0"}
 		m.waits("has refused it")

@@ -211,21 +211,22 @@ func (n *namespace) nsid() uint32 {
 
 // SizeBytes implements Namespace.
 func (n *namespace) SizeBytes() (int64, error) {
-	b, err := os.ReadFile(filepath.Join("/sys/class/block", n.head, "size"))
+	sectors, err := n.number("size")
+	return sectors * 512, err
+}
+
+// number that the kernel says of the block device.
+func (n *namespace) number(file string) (int64, error) {
+	b, err := os.ReadFile(filepath.Join("/sys/class/block", n.head, file))
 	if err != nil {
 		return 0, err
 	}
-	sectors, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
-	return sectors * 512, err
+	return strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
 }
 
 // Identity implements Namespace.
 func (n *namespace) Identity() (Identity, error) {
-	b, err := os.ReadFile(filepath.Join("/sys/class/block", n.head, "queue/logical_block_size"))
-	if err != nil {
-		return Identity{}, err
-	}
-	blockBytes, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 32)
+	blockBytes, err := n.number("queue/logical_block_size")
 	return Identity{
 		NQN: n.c.attr("subsysnqn"), Serial: n.c.attr("serial"), Model: n.c.attr("model"), NSID: n.nsid(),
 		UUID: n.attr("uuid"), NGUID: strings.ReplaceAll(n.attr("nguid"), "-", ""), BlockBytes: int32(blockBytes),
