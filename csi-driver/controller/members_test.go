@@ -51,8 +51,34 @@ func newMoves(t *testing.T, nodes int) *moves {
 func movesOf(t *testing.T, st storage) *moves {
 	t.Helper()
 	m := &moves{t: t, st: st, headers: map[string]string{}}
+	t.Cleanup(m.endFills)
 	m.restart()
+	NewWithT(t).Expect(m.service().fills(t.Context(), "")).To(BeZero(), "an earlier test has left volumes that are being filled, of which only mostFills may be at once")
 	return m
+}
+
+// endFills leaves no volume of this storage that counts as being filled: tests share an API server, and what is filled
+// in one would keep replicas of another waiting.
+func (m *moves) endFills() {
+	ctx := context.WithoutCancel(m.t.Context())
+	var vols v1alpha1.NvmfVolumeList
+	var reps v1alpha1.NvmfReplicaList
+	g := NewWithT(m.t)
+	g.Expect(api.List(ctx, &vols)).To(Succeed())
+	g.Expect(api.List(ctx, &reps)).To(Succeed())
+	for _, vol := range vols.Items {
+		if vol.Spec.Target == m.st.target {
+			is := &v1alpha1.NvmfMirror{ObjectMeta: metav1.ObjectMeta{Name: vol.Name}}
+			g.Expect(client.IgnoreNotFound(api.Delete(ctx, is))).To(Succeed())
+		}
+	}
+	for i := range reps.Items {
+		if rep := &reps.Items[i]; slices.Contains(m.st.nodes, rep.Spec.Node) && joins(rep) {
+			read := rep.DeepCopy()
+			delete(rep.Annotations, joinsAnnotation)
+			g.Expect(client.IgnoreNotFound(api.Patch(ctx, rep, client.MergeFrom(read)))).To(Succeed())
+		}
+	}
 }
 
 // restart both of the service's processes.

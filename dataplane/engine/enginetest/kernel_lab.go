@@ -199,9 +199,11 @@ func (n *namespace) attr(name string) string {
 	return strings.TrimSpace(string(b))
 }
 
+// ready: the kernel tells the size of a device before it describes its queue.
 func (n *namespace) ready() bool {
 	size, err := n.SizeBytes()
-	return err == nil && size > 0
+	_, unknown := n.number(queueBlock)
+	return err == nil && unknown == nil && size > 0
 }
 
 func (n *namespace) nsid() uint32 {
@@ -215,6 +217,9 @@ func (n *namespace) SizeBytes() (int64, error) {
 	return sectors * 512, err
 }
 
+// queueBlock is the file with the bytes of a logical block.
+const queueBlock = "queue/logical_block_size"
+
 // number that the kernel says of the block device.
 func (n *namespace) number(file string) (int64, error) {
 	b, err := os.ReadFile(filepath.Join("/sys/class/block", n.head, file))
@@ -226,7 +231,7 @@ func (n *namespace) number(file string) (int64, error) {
 
 // Identity implements Namespace.
 func (n *namespace) Identity() (Identity, error) {
-	blockBytes, err := n.number("queue/logical_block_size")
+	blockBytes, err := n.number(queueBlock)
 	return Identity{
 		NQN: n.c.attr("subsysnqn"), Serial: n.c.attr("serial"), Model: n.c.attr("model"), NSID: n.nsid(),
 		UUID: n.attr("uuid"), NGUID: strings.ReplaceAll(n.attr("nguid"), "-", ""), BlockBytes: int32(blockBytes),

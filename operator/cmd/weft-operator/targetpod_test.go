@@ -50,17 +50,12 @@ func TestATargetPodIsMadeOnce(t *testing.T) {
 	}
 	c.plan("pod-1", func(p *v1alpha1.SPDKPlan) { p.Scheduler.LoadLimit = 30 })
 	generation := c.nvmfNode("pod-1").Generation
-	c.Eventually(func() int64 {
-		least := generation
-		for _, kind := range []string{v1alpha1.ConditionTargetPodReady, v1alpha1.ConditionTargetImageReady, v1alpha1.ConditionUpdated} {
-			if is := meta.FindStatusCondition(c.nvmfNode("pod-1").Status.Conditions, kind); is == nil {
-				return 0
-			} else if is.ObservedGeneration < least {
-				least = is.ObservedGeneration
-			}
+	c.Eventually(func(g Gomega) { // each controller has seen it, and writes nothing more
+		conditions := c.nvmfNode("pod-1").Status.Conditions
+		for _, kind := range []string{v1alpha1.ConditionTargetPodReady, v1alpha1.ConditionTargetImageReady, v1alpha1.ConditionUpdated, v1alpha1.ConditionEvictable} {
+			g.Expect(meta.FindStatusCondition(conditions, kind)).To(HaveField("ObservedGeneration", generation), kind)
 		}
-		return least
-	}).Should(Equal(generation))
+	}).Should(Succeed())
 	c.Expect(c.podCondition("pod-1")()).To(Equal("True/AsExpected"))
 
 	// Nothing is written when nothing changed, by this operator or the next.
