@@ -274,6 +274,13 @@ func (w *world) replace() {
 	}
 }
 
+// noneStays tells whether all replicas are to leave: what has been replaced was one too many before. They stay until
+// another one is filled, for which there is no target here.
+func (w *world) noneStays() bool {
+	return len(w.api.mirror.Members) == len(w.targets) &&
+		!slices.ContainsFunc(w.api.mirror.Members, func(m mirror.Member) bool { return !m.Retired })
+}
+
 // inUse tells whether a node still has a connection to a replica that is to be created again.
 func (w *world) inUse(name string) bool {
 	for _, n := range w.nodes {

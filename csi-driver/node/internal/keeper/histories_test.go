@@ -207,7 +207,11 @@ func (w *world) settle() {
 		}
 		if i%2000 == 1999 && w.nodes[w.api.node].alone {
 			w.tally["replaced"]++
-			w.replace()
+			if w.replace(); w.noneStays() {
+				w.tally["needs a fourth replica"]++
+				w.compare()
+				return
+			}
 		}
 		if i%2000 == 1999 && w.dead() {
 			w.tally["dead after a double fault"]++
