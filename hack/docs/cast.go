@@ -19,7 +19,7 @@ import (
 
 const (
 	// columns and rows of the terminal that is drawn.
-	columns, rows = 100, 28
+	columns, rows = 120, 30
 	// checkout is how the folder of the command is written, wherever it is.
 	checkout = "~/weft"
 )

@@ -33,7 +33,7 @@ var (
 	step = regexp.MustCompile(`^(==>|\$) `)
 )
 
-// layout breaks what was printed into rows of the terminal's width, and shortens pauses.
+// layout makes a row of each line, cut to the terminal's width so that tables stay tables, and shortens pauses.
 func layout(c cast) []row {
 	rows := []row{{text: "$ " + c.header.Command}}
 	var at, before time.Duration
@@ -45,9 +45,8 @@ func layout(c cast) []row {
 			// What a carriage return overwrote is gone.
 			line = strings.TrimRight(line[strings.LastIndex(line, "\r")+1:], " ")
 			cells := []rune(line)
-			for len(cells) > c.header.Width {
-				rows = append(rows, row{at, string(cells[:c.header.Width])})
-				cells = cells[c.header.Width:]
+			if len(cells) > c.header.Width {
+				cells = append(cells[:c.header.Width-1], '…')
 			}
 			rows = append(rows, row{at, string(cells)})
 		}

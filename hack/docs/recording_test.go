@@ -47,7 +47,7 @@ func TestRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	first, _, _ := strings.Cut(file.String(), "\n")
-	if !strings.HasPrefix(first, `{"version":2,"width":100,"height":28,"timestamp":1800000001,"command":"sh -c `) {
+	if !strings.HasPrefix(first, `{"version":2,"width":120,"height":30,"timestamp":1800000001,"command":"sh -c `) {
 		t.Errorf("the header is %s", first)
 	}
 	again, err := readCast(&file)
@@ -93,7 +93,7 @@ func TestLayout(t *testing.T) {
 	}}
 	want := []row{
 		{0, "$ x"}, {100 * time.Millisecond, "short"}, {1300 * time.Millisecond, "green"}, {1300 * time.Millisecond, ""},
-		{2300 * time.Millisecond, "100 %"}, {2300 * time.Millisecond, "0123456789"}, {2300 * time.Millisecond, "ab"},
+		{2300 * time.Millisecond, "100 %"}, {2300 * time.Millisecond, "012345678…"},
 	}
 	if got := layout(c); !slices.Equal(got, want) {
 		t.Errorf("got  %v\nwant %v", got, want)
