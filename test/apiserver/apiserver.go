@@ -112,9 +112,9 @@ func configFolder() (string, error) {
 	}
 }
 
-// awaitKinds waits until each kind can be read, and an object stored. Just after a definition was installed, the API server
-// may make its storage once more, and a request that meets that is answered after a minute. As long as its admission
-// knows no policies, it refuses what it should store.
+// awaitKinds waits until each kind can be read, and an object stored. Just after a definition was installed, the API
+// server may make its storage once more, and a request that meets that is answered after a minute. As long as its
+// admission knows no policies, it refuses what it should store.
 func (s *Server) awaitKinds(ctx context.Context) error {
 	return wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
 		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
