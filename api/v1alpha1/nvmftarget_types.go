@@ -55,7 +55,7 @@ const (
 type NvmfTargetSpec struct {
 	// Engine that serves the volumes. Immutable: the engines store data in different formats, so a change would lose
 	// all volumes. Create a second NvmfTarget instead.
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="engine is immutable, because the engines store data in different formats; create a second NvmfTarget and move the volumes"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="engine is immutable, because the engines store data in different formats; create a second NvmfTarget and copy the data to volumes of that target"
 	// +required
 	Engine Engine `json:"engine"`
 

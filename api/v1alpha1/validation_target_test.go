@@ -327,7 +327,7 @@ func targetBounds() []validation {
 // targetUpdates are changes of an NvmfTarget.
 var targetUpdates = []validation{
 	{name: "another engine", base: target, update: `spec: {engine: SPDK}`,
-		field: "spec.engine", want: "engine is immutable, because the engines store data in different formats; create a second NvmfTarget and move the volumes"},
+		field: "spec.engine", want: "engine is immutable, because the engines store data in different formats; create a second NvmfTarget and copy the data to volumes of that target"},
 	{name: "a larger file", base: target, update: `spec: {devices: {file: {size: 21474836481}}}`},
 	{name: "the same file in other words", base: target, update: `spec: {devices: {file: {size: 21474836480}}}`},
 	{name: "a smaller file", base: target, update: `spec: {devices: {file: {size: 21474836479}}}`,
