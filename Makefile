@@ -60,10 +60,12 @@ demo: binaries $(LAB) $(HELM) ## Build, start the lab, install the chart, apply 
 # machine of the kernel tests uses less than one core.
 .PHONY: test
 test: $(LAB) ## Run lint, unit and API-server tests, kernel tests in a virtual machine, and end-to-end tests in the lab
+	cd test/e2e && $(LAB) tools
 	+$(LAB) parts lint test-unit+test-lab-targets+test-lab-hosts test-e2e
 
 .PHONY: test-all
 test-all: $(LAB) ## Run everything: what test runs, the whole end-to-end suite, others' tests of a storage driver, random sequences
+	cd test/e2e && $(LAB) tools
 	+$(LAB) parts --keep-going lint test-unit+test-lab-targets+test-lab-hosts test-intruders test-mirrors test-mirrors-lab test-release test-e2e-all test-e2e-third e2e-storage-all test-chaos
 
 ##@ Build

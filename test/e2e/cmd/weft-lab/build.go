@@ -45,6 +45,21 @@ func newBuildCommand() *cobra.Command {
 	return cmd
 }
 
+func newToolsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "tools",
+		Short: "Install the programs that tests and the lab run on this machine, where apt-get can, as root",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			b, err := newBuilder()
+			if err != nil {
+				return err
+			}
+			return b.EnsureHostTools(cmd.Context())
+		},
+	}
+}
+
 func newAssetsDirCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "assets-dir",

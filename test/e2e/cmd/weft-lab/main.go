@@ -50,7 +50,7 @@ func newCommand() *cobra.Command {
 		SilenceErrors: true,
 	}
 	root.AddCommand(
-		newBuildCommand(), newAssetsDirCommand(), newUpCommand(), newDownCommand(), newStatusCommand(), newExecCommand(),
+		newBuildCommand(), newAssetsDirCommand(), newToolsCommand(), newUpCommand(), newDownCommand(), newStatusCommand(), newExecCommand(),
 		newPowerCommand(), newNetCommand(), newAPICommand(), newEtcdCommand(), newDmesgCommand(), newLogsCommand(), newKubeconfigCommand(),
 		newImagesCommand(), newPackTargetCommand(), newDemoCommand(), newStorageCommand(), newBenchCommand(), newPartsCommand(),
 	)

@@ -14,7 +14,7 @@ import (
 // Debian is mostly waited for, what comes from Go is mostly computed, so the
 // two are made side by side.
 func (b *Builder) Cluster(ctx context.Context) (machine Machine, assets string, err error) {
-	if err := b.ensureHostTools(ctx); err != nil {
+	if err := b.EnsureHostTools(ctx); err != nil {
 		return Machine{}, "", err
 	}
 	rel, err := b.kubernetesDir()

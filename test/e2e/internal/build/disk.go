@@ -25,7 +25,7 @@ type Machine struct {
 // VM builds a machine without Kubernetes, for running test programs on its
 // kernel.
 func (b *Builder) VM(ctx context.Context) (Machine, error) {
-	if err := b.ensureHostTools(ctx); err != nil {
+	if err := b.EnsureHostTools(ctx); err != nil {
 		return Machine{}, err
 	}
 	rootfs, err := b.nodeRootfs(ctx)

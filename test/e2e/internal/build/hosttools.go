@@ -11,8 +11,7 @@ import (
 	"strings"
 )
 
-// hostTools maps the programs that the lab runs on the host to the Debian
-// packages that have them.
+// hostTools maps the programs that the lab and unit tests run on the host to the Debian packages that have them.
 func hostTools() map[string]string {
 	return map[string]string{
 		"qemu-system-x86_64": "qemu-system-x86",
@@ -21,6 +20,8 @@ func hostTools() map[string]string {
 		"mmdebstrap":         "mmdebstrap",
 		"buildah":            "buildah",
 		"mke2fs":             "e2fsprogs",
+		"blkid":              "util-linux",
+		"cryptsetup":         "cryptsetup-bin",
 		"xz":                 "xz-utils",
 		"unshare":            "util-linux",
 		"chroot":             "coreutils",
@@ -42,9 +43,8 @@ func missingTools(look func(string) (string, error)) (programs, packages []strin
 	return programs, slices.Compact(packages)
 }
 
-// ensureHostTools installs the programs that are missing on the host, or names
-// them all in one error when it may not.
-func (b *Builder) ensureHostTools(ctx context.Context) error {
+// EnsureHostTools installs the programs that are missing on the host, or names them all in one error when it may not.
+func (b *Builder) EnsureHostTools(ctx context.Context) error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("the lab makes network namespaces, root filesystems and virtual machines: run it as root")
 	}

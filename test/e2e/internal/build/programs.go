@@ -39,7 +39,7 @@ func (b *Builder) ResticImage(ctx context.Context) (string, error) {
 // imageWith returns the archive of an image: ToolsImage's layer, which nodes have, and the programs in /usr/bin with
 // the names of these packages of Debian, with those of their libraries that the layer lacks.
 func (b *Builder) imageWith(ctx context.Context, ref string, packages ...string) (string, error) {
-	if err := b.ensureHostTools(ctx); err != nil {
+	if err := b.EnsureHostTools(ctx); err != nil {
 		return "", err
 	}
 	archive, err := b.baseArchive(ctx)

@@ -81,7 +81,7 @@ func (b *Builder) WeftImageRef() (string, error) {
 // WeftImage puts the programs in bin/<arch> (make binaries) on the local base, as a release does, and writes the image
 // to archive.
 func (b *Builder) WeftImage(ctx context.Context, archive string) error {
-	if err := b.ensureHostTools(ctx); err != nil {
+	if err := b.EnsureHostTools(ctx); err != nil {
 		return err
 	}
 	root, err := b.baseArchive(ctx)

@@ -26,7 +26,7 @@ func (b *Builder) TargetImage(ctx context.Context, archive, program string) erro
 	if program != "" {
 		return b.packedTargetImage(ctx, archive, program)
 	}
-	if err := b.ensureHostTools(ctx); err != nil {
+	if err := b.EnsureHostTools(ctx); err != nil {
 		return err
 	}
 	root, err := b.baseArchive(ctx)
