@@ -1130,6 +1130,8 @@ func TestNobodyLeavesWhileARestoreIsSuspected(t *testing.T) {
 		{"two lack data", []mirror.Member{is(inSync), is(v1alpha1.MemberFilling), is(out)}, 2},
 		{"all are in sync", []mirror.Member{is(inSync), is(inSync), is(inSync)}, 2},
 		{"one is not in the record", []mirror.Member{is(inSync), is(out)}, 2},
+		{"one was refused, and may have data that no other has", []mirror.Member{{State: out, Foreign: true}, is(inSync), is(inSync)}, -1},
+		{"one was refused, and one lacks data", []mirror.Member{{State: out, Foreign: true}, is(inSync), is(out)}, 2},
 		{"one is to leave already", []mirror.Member{is(inSync), is(inSync), {State: out, Retired: true}}, -1},
 	} {
 		v := &replicatedVolume{NvmfVolume: volumeWith(1, nil), replicas: make([]*v1alpha1.NvmfReplica, 3)}
