@@ -15,6 +15,9 @@ type BdevSetOptions struct {
 	// IobufSmallCacheSize and IobufLargeCacheSize are buffers per thread, 128 and 16 by default.
 	IobufSmallCacheSize uint32 `json:"iobuf_small_cache_size,omitzero"`
 	IobufLargeCacheSize uint32 `json:"iobuf_large_cache_size,omitzero"`
+	// AutoExamine has SPDK look for lvstores, partition tables and RAID superblocks on each bdev that appears, lvols
+	// included. SPDK does by default, which nil leaves as it is. Without it, BdevExamine names the bdevs.
+	AutoExamine *bool `json:"bdev_auto_examine,omitzero"`
 }
 
 func (BdevSetOptions) method() string { return "bdev_set_options" }
@@ -40,8 +43,10 @@ type Bdev struct {
 	Product    string `json:"product_name"`
 	BlockBytes uint64 `json:"block_size"`
 	Blocks     uint64 `json:"num_blocks"`
-	UUID       string `json:"uuid"`
-	Limits     QoS    `json:"assigned_rate_limits"`
+	// MetadataBytes of each block, beside it or in it.
+	MetadataBytes uint32 `json:"md_size"`
+	UUID          string `json:"uuid"`
+	Limits        QoS    `json:"assigned_rate_limits"`
 	// Claimed: something in SPDK uses it: an lvstore, or a namespace.
 	Claimed bool         `json:"claimed"`
 	Driver  DriverDetail `json:"driver_specific"`
@@ -89,8 +94,8 @@ type NVMeDetail struct {
 	PCIAddress string `json:"pci_address"`
 }
 
-// BdevAioCreate makes a bdev of a file or of a block device of the kernel. It is answered when the
-// bdev was examined: lvstores and lvols on it are there then. The answer is its name.
+// BdevAioCreate makes a bdev of a file or of a block device of the kernel. It is answered when all
+// bdevs were examined that are to be: lvstores and lvols on them are there then. The answer is its name.
 type BdevAioCreate struct {
 	answers[string]
 	Name string `json:"name"`
@@ -124,7 +129,8 @@ func (BdevAioRescan) method() string { return "bdev_aio_rescan" }
 const TransportPCIe = "PCIe"
 
 // BdevNvmeAttachController attaches a local drive and makes a bdev of each of
-// its namespaces: its name, "n" and the namespace's number. The answer is their names, after they were examined.
+// its namespaces: its name, "n" and the namespace's number. It is answered when all bdevs were examined that are to be.
+// The answer is their names.
 type BdevNvmeAttachController struct {
 	answers[[]string]
 	Name string `json:"name"`
@@ -147,8 +153,11 @@ func (BdevNvmeDetachController) method() string { return "bdev_nvme_detach_contr
 // NvmeCommandType says which queue a command goes to.
 type NvmeCommandType string
 
-// NvmeAdmin is the admin queue.
-const NvmeAdmin NvmeCommandType = "admin"
+// Queues of a controller.
+const (
+	NvmeAdmin NvmeCommandType = "admin"
+	NvmeIO    NvmeCommandType = "io"
+)
 
 // NvmeDataDirection says who sends data.
 type NvmeDataDirection string
@@ -195,7 +204,18 @@ type NvmeReply struct {
 	Data Base64URL `json:"data"`
 }
 
-// BdevWaitForExamine is answered when all bdevs were examined.
+// BdevExamine has SPDK look for lvstores and other things on a bdev, which may appear later. It is answered before they
+// are there: BdevWaitForExamine waits for them. Only a target that was told not to examine each bdev by itself takes it:
+// others answer ErrInvalid. A bdev that was named since it appeared is ErrExists.
+type BdevExamine struct {
+	answers[Done]
+	Name string `json:"name"`
+}
+
+func (BdevExamine) method() string { return "bdev_examine" }
+
+// BdevWaitForExamine is answered when all bdevs were examined that are to be. It may take without end: SPDK has no time
+// limit for a drive that does not answer.
 type BdevWaitForExamine struct {
 	answers[Done]
 }

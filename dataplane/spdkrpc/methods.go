@@ -17,7 +17,7 @@ var requests = []request{
 
 	BdevSetOptions{}, BdevGetBdevs{}, BdevAioCreate{}, BdevAioDelete{}, BdevAioRescan{},
 	BdevNvmeAttachController{}, BdevNvmeDetachController{}, BdevNvmeSendCmd{},
-	BdevWaitForExamine{}, BdevSetQosLimit{}, BdevGetIostat{},
+	BdevExamine{}, BdevWaitForExamine{}, BdevSetQosLimit{}, BdevGetIostat{},
 	BdevLvolCreateLvstore{}, BdevLvolGetLvstores{}, BdevLvolGrowLvstore{},
 	BdevLvolCreate{}, BdevLvolGetLvols{}, BdevLvolResize{}, BdevLvolDelete{}, BdevLvolSnapshot{}, BdevLvolClone{},
 	BdevLvolDecoupleParent{}, BdevLvolSetParent{}, BdevLvolRename{},

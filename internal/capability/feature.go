@@ -67,7 +67,7 @@ func Features() []Feature {
 // Methods that weft calls of every target.
 func Methods() []string {
 	return []string{
-		"bdev_aio_create", "bdev_aio_delete", "bdev_aio_rescan", "bdev_get_bdevs", "bdev_get_iostat",
+		"bdev_aio_create", "bdev_aio_delete", "bdev_aio_rescan", "bdev_examine", "bdev_get_bdevs", "bdev_get_iostat",
 		"bdev_lvol_clone", "bdev_lvol_create", "bdev_lvol_create_lvstore", "bdev_lvol_delete",
 		"bdev_lvol_get_lvols", "bdev_lvol_get_lvstores", "bdev_lvol_grow_lvstore", "bdev_lvol_rename", "bdev_lvol_resize",
 		"bdev_lvol_set_parent", "bdev_lvol_snapshot", "bdev_set_options", "bdev_set_qos_limit", "bdev_wait_for_examine",

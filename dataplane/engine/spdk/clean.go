@@ -309,7 +309,8 @@ func (s *session) lookAtExamined(devices ...string) error {
 	return err
 }
 
-// awaitExamined waits until SPDK knows what is on each of its bdevs. A drive that answers nothing holds it up for all.
+// awaitExamined waits until SPDK knows what is on each device that is examined. One that goes dead meanwhile holds it up
+// for all.
 func (s *session) awaitExamined(ctx context.Context) error {
 	_, err := spdkrpc.Call(ctx, s.conn, spdkrpc.BdevWaitForExamine{})
 	return mapError(err)

@@ -17,6 +17,7 @@ import (
 	"github.com/weft-storage/weft/dataplane/device"
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/engine/enginetest"
+	"github.com/weft-storage/weft/dataplane/engine/spdk"
 	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
 )
 
@@ -43,19 +44,77 @@ func TestDeadDrive(t *testing.T) {
 		check(t, err)
 		g.Expect(state.Pools).To(ConsistOf(
 			And(HaveField("Device", well.WWID()), HaveField("Err", BeNil()), HaveField("NotDurable", BeNil())),
-			And(HaveField("Device", dead.WWID()), HaveField("NotDurable", MatchError(ContainSubstring("answers no command"))))))
+			And(HaveField("Device", dead.WWID()), HaveField("NotDurable", MatchError(ContainSubstring("does not answer"))))))
 		check(t, errors.Join(e.CreateVolumes(ctx, []engine.VolumeSpec{{ID: newID(), Pool: well.WWID(), SizeBytes: engine.SizeUnit}})...))
 	}
 	g.Expect(took[0]).To(BeNumerically("<", 20*time.Second))
 	g.Expect(took[1:]).To(HaveEach(BeNumerically("<", time.Second)), "the drive is waited for once")
 }
 
+// TestMuteDrive answers no read when its target starts, which SPDK would wait for without end, and keep every other drive
+// waiting: the other pool is opened, a new drive becomes one, and what was deleted is cleared. Nothing is known of its
+// own volumes, until it answers, or a person gives it up.
+func TestMuteDrive(t *testing.T) {
+	t.Setenv(spdktest.TargetVariable, "")
+	m := newMachine(t)
+	g := NewWithT(t)
+	devices := m.drives(t, "0000:01:00.0", "0000:02:00.0", "0000:03:00.0")
+	new := devices[2]
+	m.restart(t)
+	e := m.engine(t)
+	check(t, errors.Join(e.OpenPools(t.Context(), devices[:2])...))
+	var ids []engine.ID
+	for _, d := range devices[:2] {
+		ids = append(ids, newID())
+		check(t, errors.Join(e.CreateVolumes(t.Context(), []engine.VolumeSpec{{ID: ids[len(ids)-1], Pool: d.ID, SizeBytes: engine.SizeUnit}})...))
+	}
+
+	mute := &m.fake.Drives[0]
+	mute.Mute = true
+	m.restart(t)
+	now := time.Now()
+	e, err := spdk.New(spdk.Config{Socket: m.socket(), StateDir: filepath.Join(m.dir, "state"), Now: func() time.Time { return now }})
+	check(t, err)
+	m.engines = append(m.engines, e)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	silent := And(MatchError(engine.ErrBusy), MatchError(ContainSubstring("does not answer")))
+	g.Expect(e.OpenPools(ctx, devices)).To(HaveExactElements(silent, BeNil(), BeNil()))
+	began := time.Now()
+	g.Expect(e.OpenPools(ctx, devices)).To(HaveExactElements(silent, BeNil(), BeNil()))
+	g.Expect(time.Since(began)).To(BeNumerically("<", time.Second), "the drive is waited for once")
+	state, err := e.Gather(ctx)
+	check(t, err)
+	g.Expect(state.Pools).To(ConsistOf(
+		And(HaveField("Device", mute.WWID()), HaveField("Err", MatchError(engine.ErrUnavailable))),
+		And(HaveField("Device", devices[1].ID), HaveField("Err", BeNil())),
+		And(HaveField("Device", new.ID), HaveField("Err", BeNil()))))
+	g.Expect(state.Volumes).To(ConsistOf(HaveField("ID", ids[1])))
+	check(t, errors.Join(e.DeleteVolumes(ctx, ids[1:])...))
+	check(t, enginetest.Clear(ctx, e))
+	g.Expect(e.DeleteVolumes(ctx, ids[:1])).To(HaveExactElements(MatchError(engine.ErrUnavailable)))
+
+	now = now.Add(2 * time.Minute)
+	g.Expect(e.OpenPools(ctx, devices[:1])).To(HaveExactElements(And(Not(MatchError(engine.ErrBusy)), MatchError(ContainSubstring("does not answer")))))
+	g.Expect(e.ForgetPools(ctx, []string{mute.WWID()})).To(HaveExactElements(HaveOccurred()), "SPDK has not let go of the drive")
+	g.Expect(e.ForgetPools(ctx, []string{mute.WWID()})).To(HaveExactElements(BeNil()))
+	state, err = e.Gather(ctx)
+	check(t, err)
+	g.Expect(state.Pools).To(ConsistOf(HaveField("Device", devices[1].ID), HaveField("Device", new.ID)))
+}
+
 // twoDrives that the fake target drives itself.
 func (m *machine) twoDrives(t *testing.T) []engine.Device {
 	t.Helper()
+	return m.drives(t, "0000:01:00.0", "0000:02:00.0")
+}
+
+// drives at PCI addresses, which are blank.
+func (m *machine) drives(t *testing.T, addresses ...string) []engine.Device {
+	t.Helper()
 	records := device.Records{}
 	var devices []engine.Device
-	for _, address := range []string{"0000:01:00.0", "0000:02:00.0"} {
+	for _, address := range addresses {
 		drive := spdktest.Drive{Address: address, Path: filepath.Join(m.dir, address), Model: "drive", Serial: address, NGUID: uuid.New()}
 		check(t, os.WriteFile(drive.Path, nil, 0o600))
 		check(t, os.Truncate(drive.Path, enginetest.PoolBytes))

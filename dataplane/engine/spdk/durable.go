@@ -5,7 +5,6 @@ package spdk
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -29,70 +28,16 @@ func (s *session) makeDurable(pools []*pool) {
 			all.Go(func() { p.NotDurable = s.makePoolDurable(p) })
 			continue
 		}
-		a := s.ask(p.Device)
+		a := s.ask(s.life.asked, p.Device, func(beyond *session) error { return device.TurnOffWriteCache(beyond.admin(bdevName(p.Device))) })
 		all.Go(func() { p.NotDurable = a.wait(patience) })
 	}
 	all.Wait()
-	for device, a := range s.life.asked {
-		if a.answered() {
-			delete(s.life.asked, device)
-		}
-	}
+	forgetAnswered(s.life.asked)
 }
 
 // drivePatience with drives that SPDK drives itself. A dead one answers nothing, SPDK waits for it without end, and all
 // other calls wait for this one.
 const drivePatience = 2 * time.Second
-
-// errNoAnswer of a drive to an admin command.
-var errNoAnswer = errors.New("the drive answers no command: it is dead, or busy with itself")
-
-// asking a drive to turn its write cache off.
-type asking struct {
-	done chan struct{}
-	err  error // read after done
-	// late: it was waited for in vain, which is not done twice.
-	late bool
-}
-
-// ask a drive, unless it still owes an answer: a dead one would get a command more whenever it is looked at.
-func (s *session) ask(drive string) *asking {
-	if a := s.life.asked[drive]; a != nil {
-		return a
-	}
-	a := &asking{done: make(chan struct{})}
-	s.life.asked[drive] = a
-	beyond := &session{Engine: s.Engine, ctx: context.WithoutCancel(s.ctx), conn: s.conn} // it ends with the connection
-	go func() {
-		defer close(a.done)
-		a.err = device.TurnOffWriteCache(beyond.admin(bdevName(drive)))
-	}()
-	return a
-}
-
-func (a *asking) answered() bool {
-	select {
-	case <-a.done:
-		return true
-	default:
-		return false
-	}
-}
-
-// wait for the drive's answer, or say that it owes it.
-func (a *asking) wait(patience context.Context) error {
-	if !a.late {
-		select {
-		case <-a.done:
-		case <-patience.Done():
-			a.late = true
-		}
-	}
-	if !a.answered() {
-		return errNoAnswer
-	}
-	return a.err
-}
 
 func (s *session) makePoolDurable(p *pool) error {
 	path := s.path(p.Path)
@@ -138,24 +83,31 @@ func (s *session) admin(controller string) device.Admin {
 		binary.LittleEndian.PutUint32(entry[4:], c.NSID)
 		binary.LittleEndian.PutUint32(entry[40:], c.CDW10)
 		binary.LittleEndian.PutUint32(entry[44:], c.CDW11)
-		reply, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevNvmeSendCmd{
-			Name: controller, Type: spdkrpc.NvmeAdmin, Direction: spdkrpc.NvmeFromController,
-			Command: spdkrpc.EncodeBase64URL(entry), DataBytes: c.DataBytes,
-		})
-		if err != nil {
-			return 0, nil, mapError(err)
+		result, status, data, err := s.command(controller, spdkrpc.NvmeAdmin, entry, c.DataBytes)
+		if err == nil && status != 0 {
+			err = &device.AdminStatusError{Opcode: c.Opcode, Status: status}
 		}
-		completion, err := reply.Completion.Bytes()
-		if err != nil || len(completion) != completionBytes {
-			return 0, nil, fmt.Errorf("the reply to admin command %#02x has no valid completion: %q", c.Opcode, reply.Completion)
-		}
-		// Beside the phase tag, and below the hint when to try again.
-		if status := binary.LittleEndian.Uint16(completion[14:]) >> 1 & 0x7ff; status != 0 {
-			return 0, nil, &device.AdminStatusError{Opcode: c.Opcode, Status: status}
-		}
-		data, err := reply.Data.Bytes()
-		return binary.LittleEndian.Uint32(completion), data, err
+		return result, data, err
 	}
+}
+
+// command for a controller's queue, and its completion: the first double word, the status, which is 0 where it was
+// carried out, and so much data.
+func (s *session) command(controller string, queue spdkrpc.NvmeCommandType, entry []byte, dataBytes uint32) (result uint32, status uint16, data []byte, err error) {
+	reply, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevNvmeSendCmd{
+		Name: controller, Type: queue, Direction: spdkrpc.NvmeFromController,
+		Command: spdkrpc.EncodeBase64URL(entry), DataBytes: dataBytes,
+	})
+	if err != nil {
+		return 0, 0, nil, mapError(err)
+	}
+	completion, err := reply.Completion.Bytes()
+	if err != nil || len(completion) != completionBytes {
+		return 0, 0, nil, fmt.Errorf("the reply to %s command %#02x has no valid completion: %q", queue, entry[0], reply.Completion)
+	}
+	data, err = reply.Data.Bytes()
+	// The status lies beside the phase tag, and below the hint when to try again.
+	return binary.LittleEndian.Uint32(completion), binary.LittleEndian.Uint16(completion[14:]) >> 1 & 0x7ff, data, err
 }
 
 // completionBytes of a completion queue entry.

@@ -37,7 +37,7 @@ type Config struct {
 	StateDir string
 	// Exec runs blkid. Default: k8s.io/utils/exec.New().
 	Exec exec.Interface
-	// Now is the clock that snapshots are dated by. Default: time.Now.
+	// Now is the clock that snapshots are dated by, and the silence of drives is measured with. Default: time.Now.
 	Now func() time.Time
 }
 
@@ -119,6 +119,8 @@ type life struct {
 	trust map[string]*trust
 	// asked are drives that SPDK drives itself, and that owe an answer, by their IDs.
 	asked map[string]*asking
+	// checks of drives that the target has attached and not examined, which owe an answer, by their IDs.
+	checks map[string]*asking
 }
 
 // session is one call's connection: all that it asks goes to one life of the target.
@@ -141,7 +143,7 @@ func (e *Engine) begin(ctx context.Context) (s *session, end func(), err error) 
 		err = fmt.Errorf("%w: %s: %w", engine.ErrUnavailable, e.config.Socket, err)
 	}
 	if e.life.conn != conn {
-		e.life = life{conn: conn, uncleared: map[string]bool{}, condemned: condemned{}, trust: map[string]*trust{}, asked: map[string]*asking{}}
+		e.life = life{conn: conn, uncleared: map[string]bool{}, condemned: condemned{}, trust: map[string]*trust{}, asked: map[string]*asking{}, checks: map[string]*asking{}}
 	}
 	return &session{Engine: e, ctx: ctx, conn: conn}, e.mu.Unlock, err
 }

@@ -69,34 +69,43 @@ func (e *Engine) OpenPools(ctx context.Context, devices []engine.Device) []error
 	if err := s.uncacheOpened(st, s.uncached.add); err != nil {
 		return failAll(len(devices), err)
 	}
-	if st, err = s.examined(st, devices); err != nil {
-		return failAll(len(devices), err)
-	}
 	errs := make([]error, len(devices))
 	open := make([]*opening, len(devices))
 	for i, d := range devices {
 		open[i], errs[i] = s.prepare(st, d)
 	}
 	s.blank(ctx, open, errs)
-	var attach, grow []int
+	var attach, unopened, grow []int
 	for i := range devices {
 		switch {
 		case errs[i] != nil:
 		case open[i].attached == nil:
 			attach = append(attach, i)
-		case open[i].grown:
+			unopened = append(unopened, i)
+		case open[i].attached.Err != nil:
+			unopened = append(unopened, i)
+		}
+		if errs[i] == nil && open[i].grown {
 			grow = append(grow, i)
 		}
 	}
 	for _, i := range attach {
 		s.unlearn(open[i].ID)
+		delete(s.life.checks, open[i].ID)
 	}
 	s.attach(open, attach, errs)
-	s.compareDrives(open, errs)
+	if len(unopened) > 0 {
+		if st, err = s.readPools(devices); err == nil {
+			err = s.examine(st, open, unopened, errs)
+		}
+		if err != nil {
+			return failAll(len(devices), err)
+		}
+	}
 	call(s, grow, errs, func(i int) spdkrpc.Request[spdkrpc.Done] {
 		return spdkrpc.BdevAioRescan{Name: bdevName(open[i].ID)}
 	})
-	if len(attach)+len(grow) > 0 {
+	if len(unopened)+len(grow) > 0 {
 		if st, err = s.readPools(devices); err != nil {
 			return failAll(len(devices), err)
 		}
@@ -160,21 +169,6 @@ func (s *session) readPools(devices []engine.Device) (*store, error) {
 				p.Path, p.base = path, b
 			}
 		}
-	}
-	return st, nil
-}
-
-// examined reads again once SPDK has looked at devices that it holds without an lvstore: after a crash that takes
-// long, and the call that attached them may not have waited for it.
-func (s *session) examined(st *store, devices []engine.Device) (*store, error) {
-	for _, p := range st.pools {
-		if p.Err == nil || p.base.Name == "" {
-			continue
-		}
-		if _, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevWaitForExamine{}); err != nil {
-			return nil, fmt.Errorf("pool %s is being examined: %w", p.Device, mapError(err))
-		}
-		return s.readPools(devices)
 	}
 	return st, nil
 }

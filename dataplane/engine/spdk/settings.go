@@ -26,6 +26,8 @@ type settings struct {
 	// pollGroups are the cores that serve connections.
 	pollGroups cpuset.CPUSet
 	mode       v1alpha1.CoreMode
+	// examinesAll bdevs that appear, which none is to do.
+	examinesAll bool
 	// dynamic scheduler, which a target in interrupt mode may have been given too.
 	dynamic    bool
 	transports transports
@@ -72,6 +74,8 @@ type fixed struct {
 	// pollGroups that it was given. Empty: all its cores.
 	pollGroups cpuset.CPUSet
 	values     values
+	// examinesAll bdevs that appear, volumes included: see examine.
+	examinesAll bool
 }
 
 // fixed settings of the target behind this connection. They are asked for once: SPDK goes through all that it has to
@@ -111,7 +115,16 @@ func (s *session) fixed() (*fixed, error) {
 // configured takes over what one entry of SPDK's configuration says.
 func (f *fixed) configured(entry spdkrpc.ConfigEntry) error {
 	switch entry.Method {
-	case setIobuf, setBdev, setSubsystems:
+	case setBdev:
+		var options struct {
+			AutoExamine bool `json:"bdev_auto_examine"`
+		}
+		if err := json.Unmarshal(entry.Params, &options); err != nil {
+			return err
+		}
+		f.examinesAll = options.AutoExamine
+		return f.values.read(setBdev, nil, entry.Params, dialect{})
+	case setIobuf, setSubsystems:
 		return f.values.read(entry.Method, nil, entry.Params, dialect{})
 	case setNvmf:
 		if err := f.values.read(setNvmf, nil, entry.Params, dialect{}); err != nil {
@@ -145,7 +158,7 @@ func (s *session) readSettings(speaks dialect) (*settings, error) {
 	if err != nil {
 		return nil, err
 	}
-	is := &settings{pollGroups: ever.pollGroups, mode: v1alpha1.CoresStatic, values: maps.Clone(ever.values)}
+	is := &settings{pollGroups: ever.pollGroups, examinesAll: ever.examinesAll, mode: v1alpha1.CoresStatic, values: maps.Clone(ever.values)}
 	for _, core := range running.Reactors {
 		is.cores = is.cores.Union(cpuset.New(int(core.Core)))
 	}
@@ -188,6 +201,9 @@ func (is *settings) differences(want settings) []string {
 	}
 	if runs := is.mode == v1alpha1.CoresInterrupt; runs != (want.mode == v1alpha1.CoresInterrupt) {
 		differs("interrupt mode is %s, but should be %s", onOff(runs), onOff(!runs))
+	}
+	if is.examinesAll {
+		differs("it looks for pools in volumes, too, where hosts can write what looks like one, but should look only on drives")
 	}
 	for name, row := range want.transports.rows() {
 		if planned, given := want.values[name]; given && !row.live && is.values[name] != planned {

@@ -105,6 +105,7 @@ func (s *session) initialize(plan *v1alpha1.SPDKPlan, want settings, speaks dial
 		}
 	}
 	errs := make([]error, 1)
+	bdevs.AutoExamine = new(false)
 	b := s.batch(errs)
 	put(b, 0, pools)
 	put(b, 0, bdevs)

@@ -46,10 +46,8 @@ func (a *app) bdevAioCreate(r *request) {
 		r.errno(e)
 		return
 	}
-	if a.bdevOpts.AutoExamine {
-		a.examine(b)
-	}
-	a.post(func() { r.answer(b.name) }) // after examine
+	a.appeared(b)
+	a.examined(func() { r.answer(b.name) })
 }
 
 func (a *app) openAio(f *aioFile) (*bdev, error) {

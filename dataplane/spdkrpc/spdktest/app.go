@@ -38,6 +38,9 @@ type app struct {
 
 	bdevs       []*bdev
 	bdevNames   map[string]*bdev // by name and alias
+	toExamine   map[string]bool  // names that bdev_examine was given
+	examining   int              // bdevs whose examination does not end
+	onExamined  []func()         // what waits for that
 	lvstores    []*lvstore
 	controllers []*nvmeController
 	keys        []*key
@@ -67,7 +70,7 @@ func newApp(o Options) (*app, error) {
 		iobuf: defaultIobuf(), socks: defaultSocks(), sockImpl: "posix", scheduler: defaultScheduler(cores[0]),
 		bdevOpts: defaultBdevOptions(), accel: defaultAccel(),
 		nvmeOptions: defaultNvmeOptions(), raidOptions: defaultRaidOptions(), nvmf: defaultNvmf(),
-		bdevNames: map[string]*bdev{}, subsystems: map[string]*subsystem{}, retries: map[string][2]uint64{}, pendingData: map[int]uint64{},
+		bdevNames: map[string]*bdev{}, toExamine: map[string]bool{}, subsystems: map[string]*subsystem{}, retries: map[string][2]uint64{}, pendingData: map[int]uint64{},
 		qpairs: map[int][2]uint32{},
 	}, nil
 }

@@ -30,6 +30,8 @@ type bdev struct {
 	held      int        // I/O that does not end
 	released  []func()   // what waits for it
 	hangs     bool       // a base device that answers nothing that its lvstore writes
+	mute      bool       // a base device that answers no read
+	examining bool       // it is examined, which does not end
 	waiting   []func()   // what waits for it
 	lvol      *lvol
 	disk      *disk    // base devices only
@@ -69,9 +71,18 @@ func (a *app) register(b *bdev) syscall.Errno {
 // unregister takes a bdev away from whoever uses it, then calls done. There is no guard: a namespace on it vanishes
 // under its hosts.
 func (a *app) unregister(b *bdev, done func()) {
-	delete(a.bdevNames, b.name)
-	for _, alias := range b.aliases {
-		delete(a.bdevNames, alias)
+	for _, name := range append([]string{b.name}, b.aliases...) {
+		delete(a.bdevNames, name)
+		delete(a.toExamine, name)
+	}
+	if b.examining { // its reads are aborted
+		b.examining = false
+		if a.examining--; a.examining == 0 {
+			for _, f := range a.onExamined {
+				a.post(f)
+			}
+			a.onExamined = nil
+		}
 	}
 	a.bdevs = slices.DeleteFunc(a.bdevs, func(o *bdev) bool { return o == b })
 	if ns := b.namespace; ns != nil {
@@ -143,13 +154,56 @@ func (a *app) bdevGetBdevs(r *request) {
 
 func (a *app) bdevWaitForExamine(r *request) {
 	if none(r, "bdev_wait_for_examine requires no parameters") {
-		a.post(func() { r.answer(true) })
+		a.examined(func() { r.answer(true) })
 	}
 }
 
-// examine looks for an lvstore on a new base device and brings its volumes up.
+// examined has f run when everything was examined that is to be.
+func (a *app) examined(f func()) {
+	if a.examining > 0 {
+		a.onExamined = append(a.onExamined, f)
+		return
+	}
+	a.post(f)
+}
+
+// bdevExamine answers as lib/bdev/bdev_rpc.c does. A bdev that is not there yet is examined when it is.
+func (a *app) bdevExamine(r *request) {
+	var name string
+	if !r.decode(required("name", asString(&name))) {
+		r.fail(codeInvalidParams, msgDecode)
+		return
+	}
+	switch {
+	case a.bdevOpts.AutoExamine:
+		r.errno(syscall.EINVAL)
+		return
+	case a.toExamine[name]:
+		r.errno(syscall.EEXIST)
+		return
+	}
+	a.toExamine[name] = true
+	if b := a.bdevNames[name]; b != nil {
+		a.examine(b)
+	}
+	r.answer(true)
+}
+
+// appeared is a bdev that is examined if it is to be.
+func (a *app) appeared(b *bdev) {
+	if a.bdevOpts.AutoExamine || slices.ContainsFunc(append([]string{b.name}, b.aliases...), func(name string) bool { return a.toExamine[name] }) {
+		a.examine(b)
+	}
+}
+
+// examine looks for an lvstore on a new base device and brings its volumes up. What does not answer is waited for.
 func (a *app) examine(b *bdev) {
 	if b.disk == nil || b.store != nil {
+		return
+	}
+	if b.mute {
+		b.examining = true
+		a.examining++
 		return
 	}
 	if has, err := b.disk.hasStore(); err == nil && has {

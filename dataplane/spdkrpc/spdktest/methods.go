@@ -90,6 +90,7 @@ var frameworkMethods = []method{
 	{"framework_start_init", startup, (*app).frameworkStartInit},
 	{"bdev_get_bdevs", runtime, (*app).bdevGetBdevs},
 	{"bdev_set_options", startup, (*app).bdevSetOptions},
+	{"bdev_examine", runtime, (*app).bdevExamine},
 	{"bdev_wait_for_examine", runtime, (*app).bdevWaitForExamine},
 	{"bdev_get_iostat", runtime, (*app).bdevGetIostat},
 	{"bdev_set_qos_limit", runtime, (*app).bdevSetQosLimit},

@@ -19,6 +19,8 @@ type nvmeController struct {
 	cacheOn bool
 	// mute: it is dead, and SPDK waits for its answers.
 	mute bool
+	// owes an answer to an I/O command.
+	owes bool
 }
 
 var nvmeIOTypes = []string{
@@ -89,10 +91,9 @@ func (a *app) bdevNvmeAttach(r *request) {
 	c.reset()
 	b.disk.volatile = func() bool { return c.cacheOn }
 	a.controllers = append(a.controllers, c)
-	if a.bdevOpts.AutoExamine {
-		a.examine(b)
-	}
-	a.post(func() { r.answer([]string{b.name}) })
+	b.mute = c.drive.Mute
+	a.appeared(b)
+	a.examined(func() { r.answer([]string{b.name}) })
 }
 
 func (a *app) attached(address string) bool {
@@ -152,6 +153,11 @@ func (a *app) bdevNvmeDetach(r *request) {
 		return
 	}
 	c := a.controllers[i]
+	if c.owes {
+		// Its bdev goes, and the controller stays as long as the command has its queue: SPDK gives up after ten seconds.
+		a.removeBase(c.bdev, func() { r.errno(syscall.ETIMEDOUT) })
+		return
+	}
 	a.controllers = slices.Delete(a.controllers, i, i+1)
 	a.removeBase(c.bdev, func() { r.answer(true) })
 }

@@ -32,11 +32,14 @@ const (
 	nvmeSuccess              = 0
 	nvmeInvalidOpcode        = 0x001
 	nvmeInvalidField         = 0x002
+	nvmeDataTransferError    = 0x004
 	nvmeInvalidNamespace     = 0x00b
+	nvmeOutOfRange           = 0x080
 	nvmeInvalidLogPage       = 0x109
 	nvmeFeatureNotSaveable   = 0x10d
 	nvmeFeatureNotChangeable = 0x10e
 	nvmeFeatureNotNamespaces = 0x10f
+	nvmeUnrecoveredRead      = 0x281
 )
 
 // nvmeCommandBytes and nvmeCompletionBytes are queue entries, nvmeIdentifyBytes the data of Identify Controller.
@@ -85,15 +88,18 @@ func (a *app) bdevNvmeSendCmd(r *request) {
 		return
 	}
 	c := a.controllers[i]
-	if c.mute {
+	if c.mute || c.drive.Mute && kind == "io" {
+		c.owes = c.owes || kind == "io"
 		return
 	}
 	a.post(func() {
 		var result uint32
-		var status uint16 = nvmeInvalidOpcode // I/O is told with Target.Write
+		var status uint16
 		reply := make([]byte, dataLen)
 		if kind == "admin" {
 			result, status = c.admin(command, reply)
+		} else {
+			status = c.read(command, reply)
 		}
 		completion := make([]byte, nvmeCompletionBytes)
 		binary.LittleEndian.PutUint32(completion, result)
@@ -104,6 +110,27 @@ func (a *app) bdevNvmeSendCmd(r *request) {
 		}
 		r.answer(answer)
 	})
+}
+
+// read carries out an I/O command: there are no others here, and what hosts write is told with Target.Write.
+func (c *nvmeController) read(command, data []byte) (status uint16) {
+	nsid, first := binary.LittleEndian.Uint32(command[4:]), binary.LittleEndian.Uint64(command[40:])
+	blocks := uint64(binary.LittleEndian.Uint16(command[48:])) + 1
+	size := uint64(c.bdev.blockSize)
+	switch {
+	case command[0] != 0x02:
+		return nvmeInvalidOpcode
+	case nsid != 1:
+		return nvmeInvalidNamespace
+	case first+blocks > c.bdev.numBlocks:
+		return nvmeOutOfRange
+	case uint64(len(data)) < blocks*size:
+		return nvmeDataTransferError
+	}
+	if _, err := c.bdev.disk.file.ReadAt(data[:blocks*size], int64(first*size)); err != nil {
+		return nvmeUnrecoveredRead
+	}
+	return nvmeSuccess
 }
 
 // admin carries out an admin command, filling in what the controller sends.

@@ -92,6 +92,21 @@ func TestRequestsThatEndTheConnection(t *testing.T) {
 	})
 }
 
+// TestExamineByName is for targets that do not examine everything by themselves.
+func TestExamineByName(t *testing.T) {
+	const invalid = `{"jsonrpc":"2.0","id":1,"error":{"code":-22,"message":"Invalid argument"}}`
+	for in, want := range map[string]string{
+		`{"id":1,"method":"bdev_examine"}`:                             `{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"spdk_json_decode_object failed"}}`,
+		`{"id":1,"method":"bdev_examine","params":{"name":"missing"}}`: invalid,
+	} {
+		eachTarget(t, func(t *testing.T, socket, _ string) {
+			if got, err := raw(t, socket, []byte(in)); err != nil || got != want {
+				t.Errorf("%s:\nwant %s\n got %s, %v", in, want, got, err)
+			}
+		})
+	}
+}
+
 func TestRequestInPieces(t *testing.T) {
 	eachTarget(t, func(t *testing.T, socket, _ string) {
 		c := dial(t, socket)

@@ -69,6 +69,8 @@ type Drive struct {
 	WriteCache WriteCache
 	// Health that it logs.
 	Health DriveHealth
+	// Mute drives answer admin commands and nothing else.
+	Mute bool
 }
 
 // WWID is the world-wide id that Linux gives the drive's namespace.

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spdk
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/weft-storage/weft/dataplane/device"
+	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/spdkrpc"
+)
+
+// By default SPDK examines every bdev that appears: it looks for an lvstore, a partition table or a RAID superblock, and
+// opens what it finds. Volumes are bdevs too, and hosts write what they like to them. A volume with an lvstore of its
+// own could not be exported after a restart, because SPDK had claimed it, and SPDK read what a host had made up. A drive
+// that answers no read is examined without end, and SPDK answers no call that waits for that, for any drive. So targets
+// are told not to examine anything by themselves. The engine names what is examined: drives and files, once it is known
+// that they are what was planned, and that they can be read.
+
+// readNVMe is the opcode of Read (NVM Command Set Specification).
+const readNVMe = 0x02
+
+// mutePatience with a drive that does not answer: a person may give it up after that.
+const mutePatience = time.Minute
+
+// examine devices that the target has, and that are no pools yet. Their lvstores are open afterwards, with all that is
+// in them.
+func (s *session) examine(st *store, open []*opening, items []int, errs []error) error {
+	s.checkDrives(st, open, items, errs) //nolint:contextcheck // what a dead drive owes outlives the call
+	is, err := s.fixed()
+	if err != nil {
+		return err
+	}
+	if !is.examinesAll {
+		named := make([]error, len(errs))
+		copy(named, errs)
+		call(s, items, named, func(i int) spdkrpc.Request[spdkrpc.Done] { return spdkrpc.BdevExamine{Name: open[i].base()} })
+		for _, i := range items {
+			if !errors.Is(named[i], spdkrpc.ErrExists) { // an earlier call has named it
+				errs[i] = named[i]
+			}
+		}
+	}
+	return s.awaitExamined(s.ctx)
+}
+
+// checkDrives that the target drives itself, once they are attached: whether they are what is planned, since the kernel
+// cannot be asked any more, and what sits at a PCI address may have changed since it could. And whether they answer a
+// read, which SPDK would wait for without end. Nothing was read from them yet, nor written to them, except by a target
+// that examines all that it attaches. A drive that is another one, or that cannot be read, is given up again.
+func (s *session) checkDrives(st *store, open []*opening, items []int, errs []error) {
+	patience, cancel := context.WithTimeout(s.ctx, drivePatience)
+	defer cancel()
+	var all sync.WaitGroup
+	for _, i := range items {
+		o := open[i]
+		if errs[i] != nil || o.PCIAddress == "" {
+			continue
+		}
+		base := st.recorded(o.ID).base
+		a := s.ask(s.life.checks, o.ID, func(beyond *session) error { return beyond.checkDriveItself(o, base) })
+		all.Go(func() {
+			err := a.wait(patience)
+			switch {
+			case err == nil:
+			case !errors.Is(err, errNoAnswer):
+				err = errors.Join(err, s.detach(o))
+			case s.config.Now().Sub(a.since) < mutePatience:
+				err = fmt.Errorf("%w: %w", engine.ErrBusy, err)
+			}
+			errs[i] = err
+		})
+	}
+	all.Wait()
+	forgetAnswered(s.life.checks)
+}
+
+// checkDriveItself asks a drive which it is, and reads its first block.
+func (s *session) checkDriveItself(o *opening, base spdkrpc.Bdev) error {
+	names, err := device.NVMeNames(s.admin(bdevName(o.ID)))
+	if err != nil {
+		return fmt.Errorf("which drive is at %s: %w", o.PCIAddress, err)
+	}
+	if err := names.Check(o.PCIAddress, o.ID); err != nil || base.MetadataBytes > 0 {
+		return err // SPDK makes no lvstore, and reads none, where blocks have metadata
+	}
+	entry := make([]byte, spdkrpc.NvmeCommandBytes)
+	entry[0] = readNVMe
+	binary.LittleEndian.PutUint32(entry[4:], 1) // the namespace; everything else is zero: one block, the first
+	_, status, _, err := s.command(bdevName(o.ID), spdkrpc.NvmeIO, entry, uint32(base.BlockBytes))
+	if err == nil && status != 0 {
+		err = fmt.Errorf("status %#x", status)
+	}
+	if err != nil {
+		return fmt.Errorf("the first block of the drive at %s cannot be read: %w", o.PCIAddress, err)
+	}
+	return nil
+}
+
+// checkDrive that the kernel drives.
+func (s *session) checkDrive(o *opening) error {
+	info, err := os.Stat(s.path(o.Path))
+	if err != nil {
+		return err
+	}
+	return device.CheckKernel(s.config.Root, o.Path, info.Sys().(*syscall.Stat_t).Rdev, o.ID)
+}
+
+// errNoAnswer of a drive to a command.
+var errNoAnswer = errors.New("the drive does not answer: it is dead, or busy with itself")
+
+// asking a drive, without which the engine goes on.
+type asking struct {
+	done  chan struct{}
+	err   error // read after done
+	since time.Time
+	// late: it was waited for in vain, which is not done twice.
+	late bool
+}
+
+// ask a drive, unless it still owes an answer: a dead one would get a command more whenever it is looked at.
+func (s *session) ask(owed map[string]*asking, drive string, question func(beyond *session) error) *asking {
+	if a := owed[drive]; a != nil {
+		return a
+	}
+	a := &asking{done: make(chan struct{}), since: s.config.Now()}
+	owed[drive] = a
+	beyond := &session{Engine: s.Engine, ctx: context.WithoutCancel(s.ctx), conn: s.conn} // it ends with the connection
+	go func() {
+		defer close(a.done)
+		a.err = question(beyond)
+	}()
+	return a
+}
+
+func forgetAnswered(owed map[string]*asking) {
+	for drive, a := range owed {
+		if a.answered() {
+			delete(owed, drive)
+		}
+	}
+}
+
+func (a *asking) answered() bool {
+	select {
+	case <-a.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// wait for the drive's answer, or say that it owes it.
+func (a *asking) wait(patience context.Context) error {
+	if !a.late {
+		select {
+		case <-a.done:
+		case <-patience.Done():
+			a.late = true
+		}
+	}
+	if !a.answered() {
+		return errNoAnswer
+	}
+	return a.err
+}
