@@ -118,6 +118,9 @@ func requestMove(ctx context.Context, w *watcher, f *fleet, v *v1alpha1.NvmfVolu
 		return err
 	}
 	w.line("%s", f.requested(v, m, o.to, o.dryRun))
+	if is := f.mirrorMember(v.Name, m.Name); is != nil && is.Foreign {
+		w.line("  the replica was refused, because it may have data that no other replica has; its data is deleted")
+	}
 	if begun != "" {
 		w.line("  the replica is lost, and was being replaced on node %s; what was copied there is removed", begun)
 	}
@@ -143,6 +146,9 @@ func (f *fleet) requested(v *v1alpha1.NvmfVolume, m *v1alpha1.VolumeMember, to s
 	suffix := ""
 	if dryRun {
 		suffix = " (dry run)"
+	}
+	if to == "" && f.oneTooMany(v, m) {
+		return fmt.Sprintf("volume %s: removing replica %s from node %s%s; enough others are in sync", f.called(v), m.Name, m.Node, suffix)
 	}
 	return fmt.Sprintf("volume %s: moving replica %s (%s) from node %s%s%s", f.called(v), m.Name, size(&v.Spec.Size), m.Node, toNode(to), suffix)
 }
@@ -181,7 +187,7 @@ func (f *fleet) mayMove(v *v1alpha1.NvmfVolume, from, to string) (*v1alpha1.Volu
 		return nil, fmt.Errorf("it has several replicas; choose one with --from: %s", strings.Join(on, ", "))
 	}
 	others := f.takers(v)
-	if to == "" && len(others) == 0 {
+	if to == "" && len(others) == 0 && !f.oneTooMany(v, m) {
 		return nil, fmt.Errorf("no other node of NvmfTarget %s can take it now; see kubectl weft status %s", v.Spec.Target, v.Spec.Target)
 	}
 	if to == "" {
@@ -194,6 +200,18 @@ func (f *fleet) mayMove(v *v1alpha1.NvmfVolume, from, to string) (*v1alpha1.Volu
 		return nil, fmt.Errorf("%w; choose another node with --to: %s", err, text.Few(others, maxNamed, ", "))
 	}
 	return m, nil
+}
+
+// oneTooMany tells whether a replica can leave without a new one: as many others have everything as the volume is to have.
+func (f *fleet) oneTooMany(v *v1alpha1.NvmfVolume, leaves *v1alpha1.VolumeMember) bool {
+	others := int32(0)
+	for _, m := range v.Spec.Members {
+		is := f.mirrorMember(v.Name, m.Name)
+		if m.Name != leaves.Name && is != nil && !is.Retired && is.State == v1alpha1.MemberInSync {
+			others++
+		}
+	}
+	return others >= max(v.Spec.Replicas, 1)
 }
 
 // writeMove into a volume's spec, only if nobody has changed the volume since it was looked at; nil removes it. A dry

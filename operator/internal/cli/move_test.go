@@ -254,6 +254,25 @@ func TestMoveIsWritten(t *testing.T) {
 	}
 }
 
+// A replica that is one too many can leave where no node has room for another one.
+func TestMoveWithoutANewReplica(t *testing.T) {
+	v, objects := volume("data", "a", "b", "c")
+	v.Spec.Replicas, v.Spec.Mirrored, v.Spec.DeviceClass = 2, true, "qlc"
+	record := &v1alpha1.NvmfMirror{ObjectMeta: metav1.ObjectMeta{Name: v.Name}, Spec: v1alpha1.NvmfMirrorSpec{Members: []v1alpha1.MirrorMember{
+		{Replica: "v-data-0", State: v1alpha1.MemberOut, Foreign: true},
+		{Replica: "v-data-1", State: v1alpha1.MemberInSync}, {Replica: "v-data-2", State: v1alpha1.MemberInSync},
+	}}}
+	r := newRig(t, append(objects, record)...)
+	if err := moveClaim(r.ctx, r.watcher(), "databases", "data", moveOptions{from: "b"}); err == nil || !strings.Contains(err.Error(), "no other node of NvmfTarget fast can take it now") {
+		t.Errorf("got %v", err)
+	}
+	r.do(moveClaim(r.ctx, r.watcher(), "databases", "data", moveOptions{from: "a"}))
+	r.said("removing replica v-data-0 from node a; enough others are in sync", "it may have data that no other replica has; its data is deleted")
+	if got := r.volume("v-data").Spec.Move; got == nil || *got != (v1alpha1.VolumeMove{Replica: "v-data-0"}) {
+		t.Fatalf("got %+v", got)
+	}
+}
+
 // The node that the controller chose for a lost replica is not the last word, until its replacement has everything.
 func TestThePersonChoosesTheNodeOfAReplacement(t *testing.T) {
 	for name, tc := range map[string]struct {
