@@ -3,7 +3,6 @@
 package spdk
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -307,13 +306,6 @@ func (s *session) lookAtExamined(devices ...string) error {
 		s.distrust(st, devices...)
 	}
 	return err
-}
-
-// awaitExamined waits until SPDK knows what is on each device that is examined. One that goes dead meanwhile holds it up
-// for all.
-func (s *session) awaitExamined(ctx context.Context) error {
-	_, err := spdkrpc.Call(ctx, s.conn, spdkrpc.BdevWaitForExamine{})
-	return mapError(err)
 }
 
 // lookAtOpened pools.

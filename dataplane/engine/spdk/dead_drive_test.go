@@ -18,6 +18,7 @@ import (
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/engine/enginetest"
 	"github.com/weft-storage/weft/dataplane/engine/spdk"
+	"github.com/weft-storage/weft/dataplane/spdkrpc"
 	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
 )
 
@@ -94,13 +95,48 @@ func TestMuteDrive(t *testing.T) {
 	check(t, enginetest.Clear(ctx, e))
 	g.Expect(e.DeleteVolumes(ctx, ids[:1])).To(HaveExactElements(MatchError(engine.ErrUnavailable)))
 
-	now = now.Add(2 * time.Minute)
+	now = now.Add(11 * time.Minute)
 	g.Expect(e.OpenPools(ctx, devices[:1])).To(HaveExactElements(And(Not(MatchError(engine.ErrBusy)), MatchError(ContainSubstring("does not answer")))))
 	g.Expect(e.ForgetPools(ctx, []string{mute.WWID()})).To(HaveExactElements(HaveOccurred()), "SPDK has not let go of the drive")
 	g.Expect(e.ForgetPools(ctx, []string{mute.WWID()})).To(HaveExactElements(BeNil()))
 	state, err = e.Gather(ctx)
 	check(t, err)
 	g.Expect(state.Pools).To(ConsistOf(HaveField("Device", devices[1].ID), HaveField("Device", new.ID)))
+}
+
+// TestPoolThatIsBeingOpened: SPDK lists an lvstore before all that is in it. An agent that comes while it opens one knows
+// nothing of the pool, and takes no volume for lost. One that has seen it open before goes on.
+func TestPoolThatIsBeingOpened(t *testing.T) {
+	t.Setenv(spdktest.TargetVariable, "")
+	m := newMachine(t)
+	g := NewWithT(t)
+	devices := m.twoDrives(t)
+	mute := &m.fake.Drives[1]
+	mute.Mute = true
+	m.restart(t)
+	before := m.engine(t)
+	check(t, errors.Join(before.OpenPools(t.Context(), devices[:1])...))
+	// The other drive went dead after it had answered a read.
+	client, err := spdkrpc.New(m.socket(), spdkrpc.Options{})
+	check(t, err)
+	t.Cleanup(client.Close)
+	_, err = spdkrpc.Call(t.Context(), client, spdkrpc.BdevNvmeAttachController{Name: "other", Transport: spdkrpc.TransportPCIe, Address: mute.Address})
+	check(t, err)
+	_, err = spdkrpc.Call(t.Context(), client, spdkrpc.BdevExamine{Name: "othern1"})
+	check(t, err)
+	pool := func(e *spdk.Engine) engine.Pool {
+		t.Helper()
+		state, err := e.Gather(t.Context())
+		check(t, err)
+		g.Expect(state.Pools).To(HaveLen(1))
+		return state.Pools[0]
+	}
+	g.Expect(pool(before).Err).NotTo(HaveOccurred())
+	after := m.engine(t)
+	g.Expect(pool(after).Err).To(MatchError(engine.ErrBusy))
+	_, err = spdkrpc.Call(t.Context(), client, spdkrpc.BdevNvmeDetachController{Name: "other"})
+	check(t, err)
+	g.Expect(pool(after).Err).NotTo(HaveOccurred())
 }
 
 // twoDrives that the fake target drives itself.

@@ -117,6 +117,8 @@ type life struct {
 	condemned condemned
 	// trust in pools' free clusters, by their devices.
 	trust map[string]*trust
+	// examined: SPDK has said that all is open that it was to open.
+	examined bool
 	// asked are drives that SPDK drives itself, and that owe an answer, by their IDs.
 	asked map[string]*asking
 	// checks of drives that the target has attached and not examined, which owe an answer, by their IDs.

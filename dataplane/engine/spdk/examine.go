@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -28,7 +29,22 @@ import (
 const readNVMe = 0x02
 
 // mutePatience with a drive that does not answer: a person may give it up after that.
-const mutePatience = time.Minute
+const mutePatience = 10 * time.Minute
+
+// examined reads again once SPDK has looked at devices that it holds without an lvstore: after a crash that takes long,
+// and the call that attached them may not have waited for it. Until then nothing is done with them.
+func (s *session) examined(st *store, devices []engine.Device) (*store, error) {
+	for _, p := range st.pools {
+		if p.Err == nil || p.base.Name == "" {
+			continue
+		}
+		if err := s.awaitExamined(s.ctx); err != nil {
+			return nil, fmt.Errorf("pool %s is being examined: %w", p.Device, err)
+		}
+		return s.readPools(devices)
+	}
+	return st, nil
+}
 
 // examine devices that the target has, and that are no pools yet. Their lvstores are open afterwards, with all that is
 // in them.
@@ -39,6 +55,7 @@ func (s *session) examine(st *store, open []*opening, items []int, errs []error)
 		return err
 	}
 	if !is.examinesAll {
+		s.life.examined = false
 		named := make([]error, len(errs))
 		copy(named, errs)
 		call(s, items, named, func(i int) spdkrpc.Request[spdkrpc.Done] { return spdkrpc.BdevExamine{Name: open[i].base()} })
@@ -51,10 +68,42 @@ func (s *session) examine(st *store, open []*opening, items []int, errs []error)
 	return s.awaitExamined(s.ctx)
 }
 
+// awaitExamined waits until SPDK knows what is on each device that is examined. One that goes dead meanwhile holds it up
+// for all.
+func (s *session) awaitExamined(ctx context.Context) error {
+	_, err := spdkrpc.Call(ctx, s.conn, spdkrpc.BdevWaitForExamine{})
+	s.life.examined = s.life.examined || err == nil
+	return mapError(err)
+}
+
+// awaitFirst has SPDK finish with what others had it examine, if this process does not know that it has. SPDK lists an
+// lvstore before all that is in it.
+func (s *session) awaitFirst() {
+	if s.life.examined {
+		return
+	}
+	brief, cancel := context.WithTimeout(s.ctx, examinePatience)
+	defer cancel()
+	_ = s.awaitExamined(brief) // findOpening says of which pools that matters
+}
+
+// findOpening marks pools of which this process cannot know whether SPDK lists all that is in them.
+func (s *session) findOpening(st *store) {
+	for _, p := range st.pools {
+		if p.Err == nil && !s.life.examined && s.life.trust[p.Device] == nil {
+			p.Err = fmt.Errorf("%w: SPDK has not opened all volumes of pool %s yet", engine.ErrBusy, p.Device)
+		}
+	}
+}
+
 // checkDrives that the target drives itself, once they are attached: whether they are what is planned, since the kernel
 // cannot be asked any more, and what sits at a PCI address may have changed since it could. And whether they answer a
 // read, which SPDK would wait for without end. Nothing was read from them yet, nor written to them, except by a target
 // that examines all that it attaches. A drive that is another one, or that cannot be read, is given up again.
+//
+// A target that has not the memory for a drive's queue ends at a read of ours (nvme_rpc_io_cmd_bdev_nvme of
+// module/bdev/nvme/nvme_rpc.c does not look). So drives that are added while pools are open are not read first: hosts
+// have their memory by then, and would lose their volumes.
 func (s *session) checkDrives(st *store, open []*opening, items []int, errs []error) {
 	patience, cancel := context.WithTimeout(s.ctx, drivePatience)
 	defer cancel()
@@ -65,7 +114,8 @@ func (s *session) checkDrives(st *store, open []*opening, items []int, errs []er
 			continue
 		}
 		base := st.recorded(o.ID).base
-		a := s.ask(s.life.checks, o.ID, func(beyond *session) error { return beyond.checkDriveItself(o, base) })
+		read := o.attached != nil || !st.serves()
+		a := s.ask(s.life.checks, o.ID, func(beyond *session) error { return beyond.checkDriveItself(o, base, read) })
 		all.Go(func() {
 			err := a.wait(patience)
 			switch {
@@ -82,14 +132,27 @@ func (s *session) checkDrives(st *store, open []*opening, items []int, errs []er
 	forgetAnswered(s.life.checks)
 }
 
-// checkDriveItself asks a drive which it is, and reads its first block.
-func (s *session) checkDriveItself(o *opening, base spdkrpc.Bdev) error {
+// serves says whether any pool is open.
+func (st *store) serves() bool {
+	return slices.ContainsFunc(st.pools, func(p *pool) bool { return p.Err == nil })
+}
+
+// checkDriveItself asks a drive which it is, and may read its first block.
+func (s *session) checkDriveItself(o *opening, base spdkrpc.Bdev, read bool) error {
 	names, err := device.NVMeNames(s.admin(bdevName(o.ID)))
 	if err != nil {
 		return fmt.Errorf("which drive is at %s: %w", o.PCIAddress, err)
 	}
-	if err := names.Check(o.PCIAddress, o.ID); err != nil || base.MetadataBytes > 0 {
-		return err // SPDK makes no lvstore, and reads none, where blocks have metadata
+	if err := names.Check(o.PCIAddress, o.ID); err != nil {
+		return err
+	}
+	switch {
+	case base.BlockBytes == 0:
+		return fmt.Errorf("%w: SPDK has no block device of the drive at %s, as if another drive has the same id, or it is being formatted", engine.ErrInUse, o.PCIAddress)
+	case base.MetadataBytes > 0:
+		return fmt.Errorf("%w: blocks of the drive at %s have metadata, where SPDK makes no pools; format it without (nvme format --lbaf)", engine.ErrUnsupported, o.PCIAddress)
+	case !read:
+		return nil
 	}
 	entry := make([]byte, spdkrpc.NvmeCommandBytes)
 	entry[0] = readNVMe

@@ -17,11 +17,13 @@ func (e *Engine) Gather(ctx context.Context) (engine.State, error) {
 	if err != nil {
 		return engine.State{}, err
 	}
+	s.awaitFirst()
 	st, n, err := s.finish(s.startStore(), s.startNetwork())
 	if err != nil {
 		return engine.State{}, err
 	}
 	s.findGone(st)
+	s.findOpening(st)
 	if err := s.uncacheOpened(st, s.uncached.set); err != nil {
 		return engine.State{}, err
 	}

@@ -69,6 +69,9 @@ func (e *Engine) OpenPools(ctx context.Context, devices []engine.Device) []error
 	if err := s.uncacheOpened(st, s.uncached.add); err != nil {
 		return failAll(len(devices), err)
 	}
+	if st, err = s.examined(st, devices); err != nil {
+		return failAll(len(devices), err)
+	}
 	errs := make([]error, len(devices))
 	open := make([]*opening, len(devices))
 	for i, d := range devices {
@@ -92,6 +95,7 @@ func (e *Engine) OpenPools(ctx context.Context, devices []engine.Device) []error
 	for _, i := range attach {
 		s.unlearn(open[i].ID)
 		delete(s.life.checks, open[i].ID)
+		s.life.examined = false
 	}
 	s.attach(open, attach, errs)
 	if len(unopened) > 0 {
