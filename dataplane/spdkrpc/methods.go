@@ -24,7 +24,7 @@ var requests = []request{
 	NvmfSetConfig{}, NvmfSetMaxSubsystems{}, NvmfCreateTransport{}, NvmfGetTransports{},
 	NvmfCreateSubsystem{}, NvmfDeleteSubsystem{}, NvmfGetSubsystems{}, NvmfSubsystemAddNs{},
 	NvmfSubsystemRemoveNs{},
-	NvmfSubsystemAddListener{}, NvmfSubsystemRemoveListener{},
+	NvmfSubsystemAddListener{}, NvmfSubsystemRemoveListener{}, NvmfSubsystemListenerSetAnaState{}, NvmfSubsystemSetNsAnaGroup{},
 	NvmfSubsystemAddHost{}, NvmfSubsystemRemoveHost{}, NvmfSubsystemSetKeys{},
 	NvmfSubsystemGetControllers{},
 	IobufSetOptions{}, IobufGetStats{},

@@ -130,6 +130,40 @@ type NvmfSubsystemAddListener struct {
 
 func (NvmfSubsystemAddListener) method() string { return "nvmf_subsystem_add_listener" }
 
+// ANAState of a listener, for the namespaces of an ANA group.
+type ANAState string
+
+// States that weft uses. To hosts, I/O through a listener that is inaccessible ends with that status, and Linux keeps it
+// until the state has changed.
+const (
+	ANAOptimized    ANAState = "optimized"
+	ANAInaccessible ANAState = "inaccessible"
+)
+
+// NvmfSubsystemListenerSetAnaState of all groups of a subsystem that reports ANA, and tells its hosts. What is under way
+// goes on.
+type NvmfSubsystemListenerSetAnaState struct {
+	answers[Done]
+	NQN     string   `json:"nqn"`
+	Address Address  `json:"listen_address"`
+	State   ANAState `json:"ana_state"`
+}
+
+func (NvmfSubsystemListenerSetAnaState) method() string {
+	return "nvmf_subsystem_listener_set_ana_state"
+}
+
+// NvmfSubsystemSetNsAnaGroup moves a namespace to an ANA group, or to the one that it has, after its I/O in flight.
+type NvmfSubsystemSetNsAnaGroup struct {
+	answers[Done]
+	NQN  string `json:"nqn"`
+	NSID uint32 `json:"nsid"`
+	// Group from 1, at most what the subsystem has room for in namespaces.
+	Group uint32 `json:"anagrpid"`
+}
+
+func (NvmfSubsystemSetNsAnaGroup) method() string { return "nvmf_subsystem_set_ns_ana_group" }
+
 // NvmfSubsystemRemoveListener closes an address; hosts that came through it are disconnected.
 type NvmfSubsystemRemoveListener struct {
 	answers[Done]

@@ -188,6 +188,8 @@ type statusError uint16
 const (
 	// errAuthRequired is the status of a command before a proof.
 	errAuthRequired = statusError(0x191)
+	// errInaccessible is the status of I/O through a listener that is, for as long as it is.
+	errInaccessible = statusError(0x302)
 	statusCodeMask  = 0x7ff
 )
 
@@ -198,6 +200,9 @@ func (e statusError) Is(other error) bool {
 	o, ok := errors.AsType[statusError](other)
 	return ok && o&statusCodeMask == e&statusCodeMask
 }
+
+// IsInaccessible says whether a host was told to send the same again, once the path is accessible (ANA).
+func IsInaccessible(err error) bool { return errors.Is(err, errInaccessible) }
 
 // StatusOf an error that a target answered a command with: the status's code in the lowest byte, and its type above.
 func StatusOf(err error) (status uint16, is bool) {

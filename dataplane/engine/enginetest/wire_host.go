@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -183,8 +184,12 @@ func (h *WireHost) transferAt(opcode byte, p []byte, off int64) (int, error) {
 	for at := 0; at < len(p); at += transferBytes {
 		all = append(all, h.command(opcode, p[at:min(at+transferBytes, len(p))], off+int64(at)))
 	}
-	if err := h.io.doAll(all); err != nil {
-		return 0, err
+	// As Linux does, what is inaccessible is sent until it is not any more.
+	for left := all; len(left) > 0; {
+		if err := h.io.doAll(left); err != nil {
+			return 0, err
+		}
+		left = slices.DeleteFunc(slices.Clone(left), func(c *wireCommand) bool { return !errors.Is(c.done.err(), errInaccessible) })
 	}
 	for n, c := range all {
 		if err := c.done.err(); err != nil {

@@ -123,6 +123,9 @@ type life struct {
 	asked map[string]*asking
 	// checks of drives that the target has attached and not examined, which owe an answer, by their IDs.
 	checks map[string]*asking
+	// waking are subsystems whose hosts are being woken, by their NQNs, and awake says that nobody else's wait: see quiet.
+	waking map[string]*asking
+	awake  bool
 }
 
 // session is one call's connection: all that it asks goes to one life of the target.
@@ -145,7 +148,7 @@ func (e *Engine) begin(ctx context.Context) (s *session, end func(), err error) 
 		err = fmt.Errorf("%w: %s: %w", engine.ErrUnavailable, e.config.Socket, err)
 	}
 	if e.life.conn != conn {
-		e.life = life{conn: conn, uncleared: map[string]bool{}, condemned: condemned{}, trust: map[string]*trust{}, asked: map[string]*asking{}, checks: map[string]*asking{}}
+		e.life = life{conn: conn, uncleared: map[string]bool{}, condemned: condemned{}, trust: map[string]*trust{}, asked: map[string]*asking{}, checks: map[string]*asking{}, waking: map[string]*asking{}}
 	}
 	return &session{Engine: e, ctx: ctx, conn: conn}, e.mu.Unlock, err
 }

@@ -6,6 +6,8 @@ import (
 	"context"
 	"slices"
 
+	"github.com/go-logr/logr"
+
 	"github.com/weft-storage/weft/dataplane/engine"
 )
 
@@ -16,6 +18,9 @@ func (e *Engine) Gather(ctx context.Context) (engine.State, error) {
 	defer end()
 	if err != nil {
 		return engine.State{}, err
+	}
+	if err := s.wakeAll(); err != nil {
+		logr.FromContextOrDiscard(ctx).Error(err, "Hosts still wait; trying again")
 	}
 	s.awaitFirst()
 	st, n, err := s.finish(s.startStore(), s.startNetwork())

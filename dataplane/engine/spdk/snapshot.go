@@ -57,8 +57,10 @@ func (e *Engine) CreateSnapshots(ctx context.Context, snapshots []engine.Snapsho
 			frozen[sources[i]] = true
 			round = append(round, i)
 		}
-		call(s, round, errs, func(i int) spdkrpc.Request[string] {
-			return spdkrpc.BdevLvolSnapshot{Volume: sources[i].alias(), Name: snapshotName(snapshots[i].ID, now)}
+		s.quietly(round, func(i int) *lvol { return sources[i] }, errs, func(items []int) {
+			call(s, items, errs, func(i int) spdkrpc.Request[string] {
+				return spdkrpc.BdevLvolSnapshot{Volume: sources[i].alias(), Name: snapshotName(snapshots[i].ID, now)}
+			})
 		})
 		create = later
 	}

@@ -75,8 +75,10 @@ func (e *Engine) CreateVolumes(ctx context.Context, volumes []engine.VolumeSpec)
 			grow = append(grow, i)
 		}
 	}
-	call(s, freeze, errs, func(i int) spdkrpc.Request[string] {
-		return spdkrpc.BdevLvolSnapshot{Volume: todo[i].freeze.alias(), Name: todo[i].base}
+	s.quietly(freeze, func(i int) *lvol { return todo[i].freeze }, errs, func(items []int) {
+		call(s, items, errs, func(i int) spdkrpc.Request[string] {
+			return spdkrpc.BdevLvolSnapshot{Volume: todo[i].freeze.alias(), Name: todo[i].base}
+		})
 	})
 	for i, c := range todo {
 		if c != nil && c.freeze != nil && errs[i] == nil {
@@ -287,8 +289,11 @@ func (e *Engine) GrowVolumes(ctx context.Context, sizes []engine.VolumeSize) []e
 	for _, i := range last {
 		grow = append(grow, i)
 	}
-	call(s, grow, errs, func(i int) spdkrpc.Request[spdkrpc.Done] {
-		return resize(found[i].pool, sizes[i].ID, sizes[i].SizeBytes)
+	// SPDK does not order its own write of the last extent page with that of a host's first write to a cluster there.
+	s.quietly(grow, func(i int) *lvol { return found[i] }, errs, func(items []int) {
+		call(s, items, errs, func(i int) spdkrpc.Request[spdkrpc.Done] {
+			return resize(found[i].pool, sizes[i].ID, sizes[i].SizeBytes)
+		})
 	})
 	for i, want := range sizes {
 		if found[i] != nil {

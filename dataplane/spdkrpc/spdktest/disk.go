@@ -101,6 +101,7 @@ type storeRecord struct {
 	MDClusters  uint64 `json:"mdClusters"`
 	Clusters    uint64 `json:"clusters"`        // for data
 	Dirty       uint64 `json:"dirty,omitempty"` // clusters that were freed as they were
+	Lost        bool   `json:"lost,omitempty"`  // its first page was overwritten
 }
 
 type volumeRecord struct {

@@ -122,6 +122,18 @@ func (t *Target) Hang(lvstore string) (goOn func()) {
 	return func() { hang(false) }
 }
 
+// Inaccessible are the NQNs of subsystems with a listener whose hosts wait.
+func (t *Target) Inaccessible() (nqns []string) {
+	t.do(func() {
+		for _, s := range t.app.sortedSubsystems() {
+			if slices.ContainsFunc(s.listeners, func(l *listener) bool { return slices.Contains(l.anaStates, anaInaccessible) }) {
+				nqns = append(nqns, s.nqn)
+			}
+		}
+	})
+	return nqns
+}
+
 // A Connection is a controller of a host, as the target knows it: what Connect made.
 type Connection struct {
 	// SubsystemNQN, HostNQN and HostID of the connection.

@@ -68,7 +68,9 @@ func (s *subsystem) listener(d address) *listener {
 	return nil
 }
 
-var anaStates = []string{"optimized", "non_optimized", "inaccessible"}
+const anaInaccessible = "inaccessible"
+
+var anaStates = []string{"optimized", "non_optimized", anaInaccessible}
 
 func asANAState(dst *string) func(json.RawMessage) error { return asOneOf(dst, anaStates...) }
 
@@ -98,6 +100,34 @@ func (a *app) nvmfAddListener(r *request) {
 			l.anaStates = append(l.anaStates, state)
 		}
 		s.listeners = slices.Insert(s.listeners, 0, l)
+		a.post(func() { r.answer(true) })
+	})
+}
+
+func (a *app) nvmfListenerSetANAState(r *request) {
+	var d address
+	var state string
+	var group uint32
+	s := a.findSubsystem(r, false, required("listen_address", asObject(true, d.fields()...)), required("ana_state", asANAState(&state)),
+		optional("anagrpid", asUint(&group)))
+	if s == nil {
+		return
+	}
+	if !d.normalize() {
+		r.invalid()
+		return
+	}
+	s.paused(r, func() {
+		l := s.listener(d)
+		if !s.ana || l == nil || group > s.maxNS {
+			r.invalid()
+			return
+		}
+		for i := range l.anaStates {
+			if group == 0 || uint32(i)+1 == group {
+				l.anaStates[i] = state
+			}
+		}
 		a.post(func() { r.answer(true) })
 	})
 }

@@ -215,6 +215,11 @@ func (a *app) lvolCreate(r *request) {
 
 func (a *app) lvolSnapshot(r *request) {
 	a.derive(r, "lvol_name", "snapshot_name", false, func(v, origin *lvol) {
+		if ns := origin.bdev.namespace; ns != nil && ns.written() {
+			// A write that is under way is entered in the lvstore's first page, and no volume is there after the next start.
+			origin.store.Lost = true
+			origin.store.saveStore()
+		}
 		// The snapshot takes over what the origin has; the origin becomes a thin clone of it with nothing of its own.
 		v.snapshot, v.cloned, v.clusters, v.thin = true, true, origin.clusters, origin.thin
 		v.clear = origin.clear

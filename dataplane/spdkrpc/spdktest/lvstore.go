@@ -306,7 +306,7 @@ func (a *app) adopt(s *lvstore) {
 // loadStore brings the lvstore of a device up, with its volumes.
 func (a *app) loadStore(b *bdev) {
 	rec, volumes, end, err := b.disk.load()
-	if err != nil {
+	if err != nil || rec.Lost {
 		return // a device whose metadata cannot be read has no lvstore, as in SPDK
 	}
 	for _, other := range a.lvstores {

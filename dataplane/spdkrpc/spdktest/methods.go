@@ -90,6 +90,8 @@ var frameworkMethods = []method{
 	{"framework_start_init", startup, (*app).frameworkStartInit},
 	{"bdev_get_bdevs", runtime, (*app).bdevGetBdevs},
 	{"bdev_set_options", startup, (*app).bdevSetOptions},
+	{"nvmf_subsystem_listener_set_ana_state", runtime, (*app).nvmfListenerSetANAState},
+	{"nvmf_subsystem_set_ns_ana_group", runtime, (*app).nvmfSetNamespaceANAGroup},
 	{"bdev_examine", runtime, (*app).bdevExamine},
 	{"bdev_wait_for_examine", runtime, (*app).bdevWaitForExamine},
 	{"bdev_get_iostat", runtime, (*app).bdevGetIostat},

@@ -122,6 +122,31 @@ func (a *app) nvmfRemoveNamespace(r *request) {
 	})
 }
 
+func (a *app) nvmfSetNamespaceANAGroup(r *request) {
+	var id, group uint32
+	s := a.findSubsystem(r, false, required("nsid", asUint(&id)), required("anagrpid", asUint(&group)))
+	if s == nil {
+		return
+	}
+	s.pausedNamespace(r, id, func() {
+		n := s.namespace(id)
+		if n == nil || group == 0 || group > s.maxNS {
+			r.invalid()
+			return
+		}
+		n.anaGroup = group
+		a.post(func() { r.answer(true) })
+	})
+}
+
+// written says whether hosts may have writes under way: one is connected through a listener that takes them.
+func (n *namespace) written() bool {
+	return slices.ContainsFunc(n.subsystem.connected, func(c *Connection) bool {
+		l := n.subsystem.listener(c.address)
+		return l != nil && l.anaStates[n.anaGroup-1] != anaInaccessible
+	})
+}
+
 func (s *subsystem) createCall() configCall {
 	return configCall{"nvmf_create_subsystem", map[string]any{
 		"nqn": s.nqn, "allow_any_host": s.allowAnyHost, "serial_number": s.serial, "model_number": s.model,

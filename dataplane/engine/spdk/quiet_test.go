@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spdk_test
+
+import (
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/engine/enginetest"
+	"github.com/weft-storage/weft/dataplane/spdkrpc"
+	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
+)
+
+// writer of single blocks at random places of a volume, each of which may be the first of its cluster.
+type writer struct {
+	host *enginetest.WireHost
+	// last value that was acknowledged at each place.
+	last map[int64]byte
+	// writes that were.
+	writes atomic.Int64
+}
+
+// writeUntil it is to stop. A host has the memory of what it wrote: it goes on with the next value of each place.
+func (w *writer) writeUntil(stop *atomic.Bool) error {
+	block := make([]byte, enginetest.BlockBytes)
+	for value := byte(1); !stop.Load(); value++ {
+		block[0] = value
+		var places []int64
+		chosen := map[int64]bool{}
+		for range 16 {
+			at := rand.Int64N(w.host.SizeBytes()/enginetest.BlockBytes) * enginetest.BlockBytes
+			if !chosen[at] {
+				chosen[at] = true
+				places = append(places, at)
+			}
+		}
+		for left := places; len(left) > 0; {
+			errs, err := w.host.WriteEach(block, left)
+			if err != nil {
+				return err
+			}
+			var again []int64
+			for i, at := range left {
+				switch {
+				case errs[i] == nil:
+					w.last[at] = value
+					w.writes.Add(1)
+				case enginetest.IsInaccessible(errs[i]):
+					again = append(again, at)
+				default:
+					return errs[i]
+				}
+			}
+			left = again
+		}
+	}
+	return nil
+}
+
+// TestSnapshotsUnderWrites: while a host writes to a volume of a real target, it is snapshotted, cloned and grown. After
+// the target's next start the pool is there, and the host has all that was acknowledged.
+func TestSnapshotsUnderWrites(t *testing.T) {
+	spdktest.RealTarget(t)
+	m := newMachine(t)
+	m.interrupts()
+	r := rigOn(t, m, m.file(2<<30))
+	volume, size := r.create(engine.Source{}, 64*mib), int64(64*mib)
+	host, _, err := r.serve(volume)
+	check(t, err)
+	w := &writer{host: host, last: map[int64]byte{}}
+	var stop atomic.Bool
+	var failed error
+	var writing sync.WaitGroup
+	writing.Go(func() { failed = w.writeUntil(&stop) })
+	for range 4 {
+		for _, change := range []func() []error{
+			func() []error {
+				return r.engine.CreateSnapshots(r.ctx, []engine.SnapshotSpec{{ID: newID(), Volume: volume}})
+			},
+			func() []error {
+				return r.engine.CreateVolumes(r.ctx, []engine.VolumeSpec{{ID: newID(), Pool: r.device.ID, SizeBytes: size, Source: engine.Source{Volume: volume}}})
+			},
+			func() []error {
+				size += 4 * mib
+				return r.engine.GrowVolumes(r.ctx, []engine.VolumeSize{{ID: volume, SizeBytes: size}})
+			},
+		} {
+			before := w.writes.Load()
+			r.Eventually(w.writes.Load).WithTimeout(time.Minute).Should(BeNumerically(">", before+32))
+			r.done(change())
+		}
+	}
+	stop.Store(true)
+	writing.Wait()
+	r.Expect(failed).NotTo(HaveOccurred())
+	host.Close()
+
+	r.restarted()
+	r.done(r.engine.OpenPortals(r.ctx, r.portals()))
+	r.use(volume, func(host *enginetest.WireHost) {
+		block := make([]byte, enginetest.BlockBytes)
+		for at, value := range w.last {
+			_, err := host.ReadAt(block, at)
+			check(t, err)
+			r.Expect(block[0]).To(Equal(value), "at %d", at)
+		}
+	})
+	t.Logf("%d writes", w.writes.Load())
+}
+
+// TestQuietWhileSnapshotted: on the fake, a volume whose host may write while it is snapshotted takes the whole pool with
+// it. Hosts of other volumes never wait, and no host does afterwards.
+func TestQuietWhileSnapshotted(t *testing.T) {
+	r, fake := newFakeRig(t)
+	used, unused := r.create(engine.Source{}, 8*mib), r.create(engine.Source{}, 8*mib)
+	x := r.exportOf(used)
+	r.done(r.engine.Export(r.ctx, []engine.Export{x}))
+	_, err := fake.Connect(x.NQN, x.Hosts[0], 1)
+	check(t, err)
+	before := fake.Calls()["nvmf_subsystem_listener_set_ana_state"]
+	r.snap(unused)
+	r.Expect(fake.Calls()["nvmf_subsystem_listener_set_ana_state"]).To(Equal(before))
+	r.snap(used)
+	r.create(engine.Source{Volume: used}, 8*mib)
+	r.done(r.engine.GrowVolumes(r.ctx, []engine.VolumeSize{{ID: used, SizeBytes: 16 * mib}}))
+	r.Expect(fake.Inaccessible()).To(BeEmpty())
+	r.reopened()
+	r.Expect(r.state().Volumes).To(HaveLen(3))
+}
+
+// TestHostsThatWaitAreWoken also where the process that had them wait is gone, or I/O that is under way does not end.
+func TestHostsThatWaitAreWoken(t *testing.T) {
+	r, fake := newFakeRig(t)
+	volume := r.create(engine.Source{}, 8*mib)
+	x := r.exportOf(volume)
+	r.done(r.engine.Export(r.ctx, []engine.Export{x}))
+	_, err := fake.Connect(x.NQN, x.Hosts[0], 1)
+	check(t, err)
+	release, err := fake.HoldIO(r.lvols()[string(volume)].Alias)
+	check(t, err)
+	r.Expect(r.engine.CreateSnapshots(r.ctx, []engine.SnapshotSpec{{ID: newID(), Volume: volume}})).To(HaveExactElements(MatchError(engine.ErrBusy)))
+	r.state()
+	release()
+	r.Eventually(func() []string { r.state(); return fake.Inaccessible() }).WithTimeout(time.Minute).Should(BeEmpty())
+
+	for _, portal := range r.portals() {
+		_, err = spdkrpc.Call(r.ctx, r.client, spdkrpc.NvmfSubsystemListenerSetAnaState{NQN: x.NQN, State: spdkrpc.ANAInaccessible,
+			Address: spdkrpc.Address{Transport: string(portal.Transport), Family: spdkrpc.FamilyIPv4, Address: portal.Address, Port: strconv.Itoa(int(portal.Port))}})
+		check(t, err)
+	}
+	record := filepath.Join(r.dir, "state", "spdk", "quiet", x.NQN)
+	check(t, os.WriteFile(record, nil, 0o600))
+	r.Expect(fake.Inaccessible()).NotTo(BeEmpty())
+	r.engine = r.machine.engine(t)
+	r.state()
+	r.Expect(fake.Inaccessible()).To(BeEmpty())
+	r.Expect(record).NotTo(BeAnExistingFile())
+}
