@@ -59,6 +59,54 @@ func (p *pool) promisedPages() int64 {
 	return sum
 }
 
+const (
+	// mostBelow are the lvols that a volume may lie on, one on another. To read what was never rewritten, SPDK goes
+	// through all of them at once, with a request set for each, of 512 that all volumes of a pool share on a core. From
+	// 512 on such a read never ends, and those of other volumes wait for it. A start of the target leaves such a volume
+	// out.
+	mostBelow = 64
+	// mapBytes of an lvol for each of its clusters, written or not, which the target holds in memory.
+	mapBytes = 16
+	// plannedMapBytes for each MiB of a drive, and least for each pool: what memory is planned for (podMapped and
+	// podLeastDrive of dataplane/sizing).
+	plannedMapBytes, leastMapBytes = 32, 16 << 20
+)
+
+// below is how many lvols one lies on.
+func (l *lvol) below() int {
+	n := 0
+	for at := l.pool.lvols[l.base]; at != nil && n <= len(l.pool.lvols); at = l.pool.lvols[at.base] {
+		n++
+	}
+	return n
+}
+
+// maps of all lvols of a pool, in bytes of the target's memory.
+func (p *pool) maps() int64 {
+	sum := int64(0)
+	for _, l := range p.lvols {
+		sum += p.mapOf(l.sizeBytes)
+	}
+	return sum
+}
+
+func (p *pool) mapOf(sizeBytes int64) int64 { return sizeBytes / p.ClusterBytes * mapBytes }
+
+// reserveMap of a new lvol, in a call that makes several, or say that the target may not have the memory for it: it
+// would be killed, and killed again when it starts.
+func (p *pool) reserveMap(sizeBytes int64) error {
+	if p.mapped == 0 {
+		p.mapped = p.maps()
+	}
+	need, most := p.mapOf(sizeBytes), max(leastMapBytes, int64(p.base.Blocks*p.base.BlockBytes)/mib*plannedMapBytes)
+	if p.mapped+need > most {
+		return fmt.Errorf("%w: the sizes of volumes and snapshots in pool %s, written or not, may add up to %d GiB, and would to %d; delete snapshots, or use another pool",
+			engine.ErrNoSpace, p.Device, most/mapBytes*p.ClusterBytes>>30, (p.mapped+need)/mapBytes*p.ClusterBytes>>30)
+	}
+	p.mapped += need
+	return nil
+}
+
 // reserveSnapshot of a volume, in a call that makes several, or say that there may not be metadata pages enough. A
 // second one of the same volume counts as much as the first, though it may come out smaller; clones that share one
 // count each, for what they may write.
@@ -74,6 +122,14 @@ func (p *pool) reserveSnapshot(source *lvol) error {
 		return fmt.Errorf("%w: pool %s has %d metadata pages, its volumes and snapshots need up to %d, and this snapshot needs %d; delete snapshots, or use another pool",
 			engine.ErrNoSpace, p.Device, total, p.reserved, need)
 	}
+	if below := source.below() + source.snapped; below >= mostBelow {
+		return fmt.Errorf("%w: volume %s consists of %d snapshots, one on another, and of what was written since; SPDK reads through all of them, so there may be %d; delete snapshots, or volumes that were cloned from it",
+			engine.ErrNoSpace, source.id, below, mostBelow)
+	}
+	if err := p.reserveMap(source.sizeBytes); err != nil {
+		return err
+	}
+	source.snapped++
 	p.reserved += need
 	return nil
 }

@@ -3,6 +3,8 @@
 package spdk
 
 import (
+	"errors"
+	"strconv"
 	"testing"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -41,11 +43,11 @@ func TestMetadataPages(t *testing.T) {
 	}
 }
 
-// A volume as large as its pool of 4 TiB, rewritten after each snapshot, has seven of them before its pages would
+// A volume nearly as large as its pool of 4 TiB, rewritten after each snapshot, has seven of them before its pages would
 // be used up.
 func TestSnapshotsOfAFullVolume(t *testing.T) {
 	p := poolOf(4*tib, 22)
-	volume := &lvol{pool: p, kind: volumeLvol, name: "v", sizeBytes: 4 * tib, ownBytes: 4 * tib}
+	volume := &lvol{pool: p, kind: volumeLvol, name: "v", sizeBytes: 4*tib - 16<<30, ownBytes: 4*tib - 16<<30}
 	p.lvols[volume.name] = volume
 	made := 0
 	for ; made < 100 && p.reserveSnapshot(volume) == nil; made++ {
@@ -56,6 +58,42 @@ func TestSnapshotsOfAFullVolume(t *testing.T) {
 	small := &lvol{pool: p, kind: volumeLvol, name: "s", sizeBytes: 4 << 30}
 	if err := p.reserveSnapshot(small); err != nil {
 		t.Errorf("one of a small volume has room: %v", err)
+	}
+}
+
+// SPDK reads what was never rewritten through all snapshots that a volume lies on, and hangs from 512 on.
+func TestSnapshotsOnSnapshots(t *testing.T) {
+	p := poolOf(4*tib, 22)
+	volume := &lvol{pool: p, kind: volumeLvol, name: "v", sizeBytes: 4 << 20}
+	p.lvols[volume.name] = volume
+	for at, n := volume, 0; n < mostBelow-2; n++ {
+		below := &lvol{pool: p, kind: snapshotLvol, name: strconv.Itoa(n), sizeBytes: 4 << 20}
+		p.lvols[below.name], at.base = below, below.name
+		at = below
+	}
+	for n := range 2 {
+		if err := p.reserveSnapshot(volume); err != nil {
+			t.Fatalf("snapshot %d of this call: %v", n, err)
+		}
+	}
+	if err := p.reserveSnapshot(volume); !errors.Is(err, engine.ErrNoSpace) {
+		t.Errorf("got %v", err)
+	}
+	if err := p.reserveSnapshot(&lvol{pool: p, kind: volumeLvol, name: "other", sizeBytes: 4 << 20}); err != nil {
+		t.Errorf("one of another volume: %v", err)
+	}
+}
+
+// Each lvol takes memory for its size, written or not, and more than is planned would have the target killed.
+func TestSnapshotsOfEmptyVolumesTakeMemory(t *testing.T) {
+	p := poolOf(4*tib, 22)
+	p.lvols["v"] = &lvol{pool: p, kind: volumeLvol, name: "v", sizeBytes: 2 * tib}
+	made := 0
+	for ; made < 100 && p.reserveSnapshot(p.lvols["v"]) == nil; made++ {
+	}
+	// Twice the pool at the rate of clusters of 1 MiB, so eight times with 4 MiB: 16 such volumes.
+	if want := 15; made != want {
+		t.Errorf("%d snapshots, want %d", made, want)
 	}
 }
 

@@ -41,8 +41,8 @@ type pool struct {
 	// clusters for data.
 	clusters int64
 	lvols    map[string]*lvol
-	// reserved metadata pages, once it was asked for: see reserveSnapshot.
-	reserved int64
+	// reserved metadata pages, and mapped bytes of memory, once they were asked for: see reserveSnapshot.
+	reserved, mapped int64
 }
 
 // lvol is a volume, a snapshot, or one of those that only the engine knows.
@@ -55,6 +55,8 @@ type lvol struct {
 	sizeBytes  int64
 	// ownBytes that it has allocated, without those that it shares with what it is based on.
 	ownBytes int64
+	// snapped in this call.
+	snapped int
 	// limits in force.
 	limits spdkrpc.QoS
 	// claimed: it is a namespace of a subsystem.
