@@ -26,6 +26,21 @@ const headBytes = 128 << 10
 // SPDKBlobstore begins a device that holds an SPDK blobstore, such as an lvstore.
 const SPDKBlobstore = "SPDKBLOB"
 
+// PoolLabel is the label of a pool's XFS, of engine Nvmet.
+const PoolLabel = "weft-pool"
+
+// BlkidArgs look at a device itself, not at a cache, by its beginning. Where that is a pool's, RAID signatures are left
+// out: most lie at a device's end, and what lies there in a pool a host may have written.
+func BlkidArgs(head []byte) []string {
+	args := []string{"-p", "-o", "export"}
+	// The label of XFS is at 108 (XFS Algorithms & Data Structures, "Superblocks").
+	isXFS := len(head) >= 120 && bytes.HasPrefix(head, []byte("XFSB")) && string(bytes.TrimRight(head[108:120], "\x00")) == PoolLabel
+	if isXFS || bytes.HasPrefix(head, []byte(SPDKBlobstore)) {
+		args = append(args, "-u", "noraid")
+	}
+	return args
+}
+
 // Content of a device.
 type Content struct {
 	// Values that blkid told, by its names; nil when it found nothing.
@@ -56,8 +71,7 @@ func LookOpen(ctx context.Context, run exec.Interface, f *os.File) (Content, err
 	if err != nil {
 		return Content{}, fmt.Errorf("probe %s: %w", path, err)
 	}
-	// -p looks at the device itself, not at a cache; it knows filesystems, RAID members, and partition tables.
-	cmd := run.CommandContext(ctx, "blkid", "-p", "-o", "export", path)
+	cmd := run.CommandContext(ctx, "blkid", append(BlkidArgs(head), path)...) // it knows filesystems, RAID members, and partition tables
 	cmd.SetEnv(append(os.Environ(), "LC_ALL=C"))
 	var out, errs strings.Builder
 	cmd.SetStdout(&out)

@@ -6,11 +6,13 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/mount-utils"
+	kexec "k8s.io/utils/exec"
 )
 
 func TestCheckUnused(t *testing.T) {
@@ -60,5 +62,42 @@ func mustMkdir(t *testing.T, dir string) {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A host may write to its volume, and so to the end of the pool's drive, what looks like a RAID member.
+func TestPoolIsOneWhateverLiesAtItsEnd(t *testing.T) {
+	const size, sectors = 64 << 20, 63 // from the end, where blkid looks
+	write := func(head string) string {
+		path := filepath.Join(t.TempDir(), "drive")
+		f, err := os.Create(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, atStart := f.WriteAt([]byte(head), 0)
+		_, atEnd := f.WriteAt([]byte("Promise Technology, Inc."), size-512*sectors)
+		if err := errors.Join(atStart, atEnd, f.Truncate(size), f.Close()); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	look := func(head string) Content {
+		found, err := Look(t.Context(), kexec.New(), write(head))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+	if found := look(SPDKBlobstore); found.Values != nil || !found.HasPrefix(SPDKBlobstore) {
+		t.Errorf("an lvstore: %v", found.Values)
+	}
+	if found := look(""); found.Values["USAGE"] != "raid" {
+		t.Errorf("no pool: %v", found.Values)
+	}
+	if args := BlkidArgs([]byte("XFSB" + strings.Repeat("\x00", 104) + PoolLabel + "\x00\x00\x00")); !slices.Contains(args, "noraid") {
+		t.Errorf("an XFS of weft's: %v", args)
+	}
+	if args := BlkidArgs([]byte("XFSB" + strings.Repeat("\x00", 104) + "another one\x00")); slices.Contains(args, "noraid") {
+		t.Errorf("another XFS: %v", args)
 	}
 }

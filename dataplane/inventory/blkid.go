@@ -60,11 +60,12 @@ func (b Blkid) Probe(ctx context.Context, path string) (Signature, error) {
 	if err != nil {
 		return Signature{}, err
 	}
-	blob, err := blobstore(path)
+	head, err := headOf(path)
 	if err != nil {
 		return Signature{}, err
 	}
-	sig, err := b.probe(ctx, path)
+	blob := blobstore(head)
+	sig, err := b.probe(ctx, path, head)
 	none := Signature{}
 	switch {
 	case err != nil:
@@ -79,12 +80,12 @@ func (b Blkid) Probe(ctx context.Context, path string) (Signature, error) {
 	return blob, nil
 }
 
-func (b Blkid) probe(ctx context.Context, path string) (Signature, error) {
+func (b Blkid) probe(ctx context.Context, path string, head []byte) (Signature, error) {
 	run := b.Run
 	if run == nil {
 		run = RunCommand
 	}
-	out, err := run(ctx, "blkid", "--probe", "--output", "export", path)
+	out, err := run(ctx, "blkid", append(device.BlkidArgs(head), path)...)
 	if err != nil {
 		return Signature{}, fmt.Errorf("blkid: %w", err)
 	}

@@ -113,7 +113,7 @@ func TestBlkidAnswers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			path := disk(t, 0, "")
 			b := inventory.Blkid{Run: func(_ context.Context, name string, args ...string) (inventory.Output, error) {
-				if want := []string{"blkid", "--probe", "--output", "export", path}; !slices.Equal(append([]string{name}, args...), want) {
+				if want := []string{"blkid", "-p", "-o", "export", path}; !slices.Equal(append([]string{name}, args...), want) {
 					t.Errorf("ran %s %v, want %v", name, args, want)
 				}
 				return test.out, test.err

@@ -11,12 +11,13 @@ import (
 	"strings"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/device"
 	"github.com/weft-storage/weft/internal/text"
 )
 
 // PoolLabel is the label of the XFS filesystem that is a pool of the nvmet engine. A drive
 // with it is weft's own.
-const PoolLabel = "weft-pool"
+const PoolLabel = device.PoolLabel
 
 // content says what is on a disk. Only the context's end is an error; what cannot
 // be found out is Unknown.

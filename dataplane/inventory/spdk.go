@@ -23,28 +23,35 @@ const (
 	blobstoreKind = "SPDK_blobstore"
 )
 
-// blobstore finds SPDK's blobstore at the start of a device; the zero value is none.
-func blobstore(path string) (Signature, error) {
+// headBytes of a device say whether it is a pool.
+const headBytes = 512
+
+// headOf a device: its first bytes, or all of a shorter one.
+func headOf(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return Signature{}, err
+		return nil, err
 	}
 	defer f.Close() //nolint:errcheck // nothing was written
-	head := make([]byte, blobstoreTypeOffset+blobstoreTypeLength)
-	if n, err := io.ReadFull(f, head); errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
-		head = head[:n] // a device so short has no super block
-	} else if err != nil {
-		return Signature{}, fmt.Errorf("reading the start of %s: %w", path, err)
+	head := make([]byte, headBytes)
+	n, err := io.ReadFull(f, head)
+	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("reading the start of %s: %w", path, err)
 	}
+	return head[:n], nil
+}
+
+// blobstore that a device begins with; the zero value is none.
+func blobstore(head []byte) Signature {
 	if !bytes.HasPrefix(head, []byte(blobstoreMagic)) {
-		return Signature{}, nil
+		return Signature{}
 	}
 	sig := Signature{Type: blobstoreKind, Usage: "other"}
-	if len(head) == cap(head) {
-		kind, _, _ := strings.Cut(string(head[blobstoreTypeOffset:]), "\x00")
+	if len(head) >= blobstoreTypeOffset+blobstoreTypeLength { // a device so short has no super block
+		kind, _, _ := strings.Cut(string(head[blobstoreTypeOffset:blobstoreTypeOffset+blobstoreTypeLength]), "\x00")
 		sig.Label = strings.ToValidUTF8(kind, "?")
 	}
-	return sig, nil
+	return sig
 }
 
 // isLvolstore: the blobstore of a logical volume store, which only SPDK makes.

@@ -10,7 +10,7 @@ import (
 )
 
 // PoolLabel is the label of a pool's XFS: the mark that weft wrote it.
-const PoolLabel = "weft-pool"
+const PoolLabel = device.PoolLabel
 
 // content of a device.
 type content int
