@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-logr/logr"
+
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/spdkrpc"
 )
@@ -233,7 +235,15 @@ func (e *Engine) idle(lvols ...*lvol) error {
 // clear an lvol that was chosen. One that is condemned and not found, SPDK may only have forgotten.
 func (s *session) clear(l *lvol) (done bool, err error) {
 	defer func() { s.tried(l, err) }()
-	_, err = spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevLvolDelete{Name: l.bdev})
+	if into := l.mergesInto(); into != nil {
+		var busy error
+		if busy, err = s.merge(l, into); busy != nil {
+			logr.FromContextOrDiscard(s.ctx).Info("A deleted snapshot is merged later", "snapshot", l.id, "volume", into.id, "reason", busy.Error())
+			return false, nil
+		}
+	} else {
+		_, err = spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevLvolDelete{Name: l.bdev})
+	}
 	switch {
 	case errors.Is(err, spdkrpc.ErrNotFound) && !l.condemned:
 		return false, nil

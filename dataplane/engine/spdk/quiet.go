@@ -34,6 +34,9 @@ const (
 	drainPatience = 5 * time.Second
 	// wakePatience with subsystems, for which all other calls wait.
 	wakePatience = 2 * time.Second
+	// mergePatience with the map of a deleted snapshot, which SPDK merges into that of its volume. What it clears
+	// afterwards, hosts need not wait for.
+	mergePatience = time.Second
 	// quietAtOnce are kept waiting at the same time, and so for each other.
 	quietAtOnce = 8
 )
@@ -81,6 +84,69 @@ func (s *session) quietly(items []int, volume func(item int) *lvol, errs []error
 			logr.FromContextOrDiscard(s.ctx).Error(err, "Hosts still wait; trying again")
 		}
 	}
+}
+
+// mergesInto is the volume of hosts that gets what a snapshot has when it is deleted; nil if it is merged into nothing
+// that is written.
+func (l *lvol) mergesInto() *lvol {
+	if l.cleared() || len(l.clones) != 1 {
+		return nil
+	}
+	if into := l.pool.lvols[l.clones[0]]; into != nil && into.claimed {
+		return into
+	}
+	return nil
+}
+
+// merge a deleted snapshot into the volume of hosts. SPDK does not order what it writes of the volume's map then with
+// the entries of first writes to clusters either, so hosts wait until it is done, or has had mergePatience. It is busy
+// when their I/O does not end; nothing was deleted then. The caller does not hold mu.
+func (s *session) merge(l, into *lvol) (busy, err error) {
+	nqn, busy := s.quietOne(into)
+	if busy != nil {
+		s.wakeAfterMerge(nqn)
+		return busy, nil
+	}
+	deletion := spdkrpc.Start(s.ctx, s.conn, spdkrpc.BdevLvolDelete{Name: l.bdev})
+	done := make(chan error, 1)
+	go func() {
+		_, err := deletion.Wait()
+		done <- err
+	}()
+	select {
+	case err = <-done:
+		s.wakeAfterMerge(nqn)
+	case <-time.After(mergePatience):
+		s.wakeAfterMerge(nqn)
+		err = <-done
+	}
+	return nil, err
+}
+
+func (s *session) wakeAfterMerge(nqn string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if nqn == "" || s.life.conn != s.conn {
+		return // nobody was kept waiting, or that target has ended
+	}
+	if err := s.wake([]string{nqn}); err != nil {
+		logr.FromContextOrDiscard(s.ctx).Error(err, "Hosts still wait; trying again")
+	}
+}
+
+// quietOne volume, by its subsystem.
+func (s *session) quietOne(l *lvol) (nqn string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n, err := s.finishNetwork(s.startSubsystems())
+	if err != nil {
+		return "", err
+	}
+	of, known := n.served(l)
+	if !known {
+		return "", fmt.Errorf("%w: something else than a subsystem uses it", engine.ErrBusy)
+	}
+	return of.nqn, s.quiet(of)
 }
 
 // served volume.

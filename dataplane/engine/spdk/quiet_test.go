@@ -66,7 +66,8 @@ func (w *writer) writeUntil(stop *atomic.Bool) error {
 	return nil
 }
 
-// TestSnapshotsUnderWrites: while a host writes to a volume of a real target, it is snapshotted, cloned and grown. After
+// TestSnapshotsUnderWrites: while a host writes to a volume of a real target, it is snapshotted, cloned and grown, and
+// its last snapshot is deleted. After
 // the target's next start the pool is there, and the host has all that was acknowledged.
 func TestSnapshotsUnderWrites(t *testing.T) {
 	spdktest.RealTarget(t)
@@ -82,9 +83,16 @@ func TestSnapshotsUnderWrites(t *testing.T) {
 	var writing sync.WaitGroup
 	writing.Go(func() { failed = w.writeUntil(&stop) })
 	for range 4 {
+		merged := newID()
 		for _, change := range []func() []error{
 			func() []error {
 				return r.engine.CreateSnapshots(r.ctx, []engine.SnapshotSpec{{ID: newID(), Volume: volume}})
+			},
+			func() []error {
+				return r.engine.CreateSnapshots(r.ctx, []engine.SnapshotSpec{{ID: merged, Volume: volume}})
+			},
+			func() []error {
+				return append(r.engine.DeleteSnapshots(r.ctx, []engine.ID{merged}), r.clearNow())
 			},
 			func() []error {
 				return r.engine.CreateVolumes(r.ctx, []engine.VolumeSpec{{ID: newID(), Pool: r.device.ID, SizeBytes: size, Source: engine.Source{Volume: volume}}})
@@ -129,9 +137,13 @@ func TestQuietWhileSnapshotted(t *testing.T) {
 	before := fake.Calls()["nvmf_subsystem_listener_set_ana_state"]
 	r.snap(unused)
 	r.Expect(fake.Calls()["nvmf_subsystem_listener_set_ana_state"]).To(Equal(before))
-	r.snap(used)
 	r.create(engine.Source{Volume: used}, 8*mib)
 	r.done(r.engine.GrowVolumes(r.ctx, []engine.VolumeSize{{ID: used, SizeBytes: 16 * mib}}))
+	snapshot := r.snap(used)
+	r.done(r.engine.DeleteSnapshots(r.ctx, []engine.ID{snapshot}))
+	before = fake.Calls()["nvmf_subsystem_set_ns_ana_group"]
+	r.clear()
+	r.Expect(fake.Calls()["nvmf_subsystem_set_ns_ana_group"]).To(Equal(before + 1))
 	r.Expect(fake.Inaccessible()).To(BeEmpty())
 	r.reopened()
 	r.Expect(r.state().Volumes).To(HaveLen(3))
