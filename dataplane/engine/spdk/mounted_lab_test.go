@@ -7,13 +7,17 @@ package spdk_test
 import (
 	"bytes"
 	"errors"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
 	"golang.org/x/sys/unix"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -115,5 +119,94 @@ func discardsNothing(t *testing.T, x *bench, ns enginetest.Namespace, block stri
 	check(t, err)
 	if !bytes.Equal(got, want) || state.Volumes[0].AllocatedBytes < engine.SizeUnit {
 		t.Errorf("a discard had an effect: %+v", state.Volumes)
+	}
+}
+
+// TestMountedSnapshots: while Linux writes to a volume, on several cores, it is snapshotted and grown, and its last
+// snapshot is deleted. No I/O fails, and after the target's next start everything is there.
+func TestMountedSnapshots(t *testing.T) {
+	const rounds, places, writers = 8, 1024, 4
+	m := newMachine(t)
+	var err error
+	m.address, err = enginetest.LabAddress()
+	check(t, err)
+	m.plan = planOf(v1alpha1.TransportTCP)
+	x := newBenchOn(t, m)
+	t.Cleanup(enginetest.DisconnectKernel)
+	all := x.things(1)
+	all.volumes[0].SizeBytes = 64 << 20
+	volume := all.ids[0]
+	x.all(x.engine.CreateVolumes(x.ctx, all.volumes))
+	x.all(x.engine.Export(x.ctx, all.exports))
+	c, err := enginetest.ConnectKernel(x.portals()[0].Portal, all.exports[0].NQN, all.exports[0].Hosts[0])
+	check(t, err)
+	ns, err := c.Namespace(x.ctx, volume)
+	check(t, err)
+
+	// Each writer has places of its own, spread over all clusters.
+	last := make([][places]byte, writers)
+	place := func(writer, n int) int64 { return int64(n*writers+writer) * 16384 }
+	var stop atomic.Bool
+	var longest atomic.Int64
+	writes := make([]atomic.Int64, writers)
+	errs := make([]error, writers)
+	var writing sync.WaitGroup
+	for w := range writers {
+		writing.Go(func() {
+			block := make([]byte, enginetest.BlockBytes)
+			for value := byte(1); !stop.Load() && errs[w] == nil; value++ {
+				n := rand.IntN(places)
+				block[0] = value
+				began := time.Now()
+				if _, errs[w] = ns.WriteAt(block, place(w, n)); errs[w] == nil {
+					last[w][n] = value
+					writes[w].Add(1)
+				}
+				longest.Store(max(longest.Load(), int64(time.Since(began))))
+			}
+		})
+	}
+	onward := func() {
+		t.Helper()
+		g := NewWithT(t)
+		for w := range writers {
+			before := writes[w].Load()
+			g.Eventually(writes[w].Load).WithTimeout(2 * time.Minute).Should(BeNumerically(">", before+8))
+		}
+	}
+	for round := range rounds {
+		onward()
+		merged := newID()
+		x.all(x.engine.CreateSnapshots(x.ctx, []engine.SnapshotSpec{{ID: newID(), Volume: volume}}))
+		onward()
+		x.all(x.engine.CreateSnapshots(x.ctx, []engine.SnapshotSpec{{ID: merged, Volume: volume}}))
+		onward()
+		x.all(x.engine.DeleteSnapshots(x.ctx, []engine.ID{merged}))
+		check(t, enginetest.Clear(x.ctx, x.engine))
+		onward()
+		x.all(x.engine.GrowVolumes(x.ctx, []engine.VolumeSize{{ID: volume, SizeBytes: int64(64+4*(round+1)) << 20}}))
+	}
+	onward()
+	stop.Store(true)
+	writing.Wait()
+	check(t, errors.Join(errs...))
+	t.Logf("the longest write took %v", time.Duration(longest.Load()).Round(time.Millisecond))
+
+	x.target.Kill()
+	x.launch(t)
+	x.connect()
+	x.refill(all)
+	block := make([]byte, enginetest.BlockBytes)
+	for w := range writers {
+		for n, want := range last[w] {
+			if want == 0 {
+				continue
+			}
+			_, err := ns.ReadAt(block, place(w, n))
+			check(t, err)
+			if block[0] != want {
+				t.Fatalf("writer %d, place %d: %d is not there, but %d", w, n, want, block[0])
+			}
+		}
 	}
 }
