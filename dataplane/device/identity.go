@@ -155,6 +155,43 @@ func NVMeNames(do Admin) (Names, error) {
 	return slices.Compact(names), nil
 }
 
+// What a controller and its namespace say of the size of writes, from 0, in blocks.
+const (
+	controllerAWUPF     = 528
+	namespaceFeatures   = 24
+	namespaceNAWUPF     = 36
+	namespaceNABO       = 42
+	namespaceNPWG       = 64
+	featureOwnAtomics   = 1 << 1
+	featurePerformances = 1 << 4
+)
+
+// PhysicalBlockBytes are what SPDK takes for the size of a physical block of a drive's first namespace, in which it
+// writes its own metadata: what the drive prefers, or at most what it writes as a whole when it loses power
+// (nvme_disk_create of SPDK's module/bdev/nvme/bdev_nvme.c). blockBytes is a logical block's.
+func PhysicalBlockBytes(do Admin, blockBytes int64) (int64, error) {
+	controller, err := identify(do, identifyController, 0)
+	if err != nil {
+		return 0, err
+	}
+	namespace, err := identify(do, identifyNamespace, firstNamespace)
+	if err != nil {
+		return 0, err
+	}
+	blocks := func(of []byte, at int) int64 { return 1 + int64(binary.LittleEndian.Uint16(of[at:])) }
+	whole, preferred := int64(1), int64(1)
+	if binary.LittleEndian.Uint16(namespace[namespaceNABO:]) == 0 {
+		whole = blocks(controller, controllerAWUPF)
+		if own := blocks(namespace, namespaceNAWUPF); namespace[namespaceFeatures]&featureOwnAtomics != 0 && own > 1 {
+			whole = own
+		}
+	}
+	if namespace[namespaceFeatures]&featurePerformances != 0 {
+		preferred = blocks(namespace, namespaceNPWG)
+	}
+	return min(whole, preferred) * blockBytes, nil
+}
+
 func identify(do Admin, what, nsid uint32) ([]byte, error) {
 	_, data, err := do(AdminCommand{Opcode: opcodeIdentify, NSID: nsid, CDW10: what, DataBytes: identifyBytes})
 	if err == nil && len(data) != identifyBytes {

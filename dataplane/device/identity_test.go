@@ -3,6 +3,7 @@
 package device
 
 import (
+	"encoding/binary"
 	"errors"
 	"os"
 	"path/filepath"
@@ -127,6 +128,38 @@ func TestNVMeNames(t *testing.T) {
 	for _, broken := range []uint32{identifyController, identifyNamespace, identifyDescriptors} {
 		if got, err := NVMeNames(names{broken: broken}.admin); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("without an answer to %d: %q, %v", broken, got, err)
+		}
+	}
+}
+
+func TestPhysicalBlockBytes(t *testing.T) {
+	le := binary.LittleEndian
+	for name, tt := range map[string]struct {
+		awupf, nawupf, nabo, npwg uint16
+		features                  byte
+		want                      int64
+	}{
+		"nothing said":                          {want: 512},
+		"prefers 16 KiB, and writes them whole": {awupf: 31, npwg: 31, features: featurePerformances, want: 16 << 10},
+		"prefers 16 KiB, but may tear them":     {npwg: 31, features: featurePerformances, want: 512},
+		"writes 16 KiB whole, prefers nothing":  {awupf: 31, npwg: 31, want: 512},
+		"the namespace says it better":          {awupf: 127, nawupf: 7, npwg: 127, features: featurePerformances | featureOwnAtomics, want: 4 << 10},
+		"its boundaries lie elsewhere":          {awupf: 31, nabo: 1, npwg: 31, features: featurePerformances, want: 512},
+	} {
+		do := func(c AdminCommand) (uint32, []byte, error) {
+			data := make([]byte, identifyBytes)
+			if c.CDW10 == identifyController {
+				le.PutUint16(data[controllerAWUPF:], tt.awupf)
+				return 0, data, nil
+			}
+			data[namespaceFeatures] = tt.features
+			le.PutUint16(data[namespaceNAWUPF:], tt.nawupf)
+			le.PutUint16(data[namespaceNABO:], tt.nabo)
+			le.PutUint16(data[namespaceNPWG:], tt.npwg)
+			return 0, data, nil
+		}
+		if got, err := PhysicalBlockBytes(do, 512); err != nil || got != tt.want {
+			t.Errorf("%s: %d, %v; want %d", name, got, err, tt.want)
 		}
 	}
 }

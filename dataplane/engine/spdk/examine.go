@@ -151,7 +151,17 @@ func (s *session) checkDriveItself(o *opening, base spdkrpc.Bdev, read bool) err
 		return fmt.Errorf("%w: SPDK has no block device of the drive at %s, as if another drive has the same id, or it is being formatted", engine.ErrInUse, o.PCIAddress)
 	case base.MetadataBytes > 0:
 		return fmt.Errorf("%w: blocks of the drive at %s have metadata, where SPDK makes no pools; format it without (nvme format --lbaf)", engine.ErrUnsupported, o.PCIAddress)
-	case !read:
+	case o.blank:
+		physical, err := device.PhysicalBlockBytes(s.admin(bdevName(o.ID)), int64(base.BlockBytes))
+		if err == nil && physical > pageBytes {
+			err = fmt.Errorf("%w: SPDK would keep its metadata in pages of %d bytes on the drive at %s, because the drive prefers such writes, and could not read them after a crash; "+
+				"set devices.driver to Kernel", engine.ErrUnsupported, physical, o.PCIAddress)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if !read {
 		return nil
 	}
 	entry := make([]byte, spdkrpc.NvmeCommandBytes)
