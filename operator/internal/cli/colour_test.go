@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -181,5 +182,19 @@ func TestColourFlag(t *testing.T) {
 		if got := showsColours(terminal); got != c.want {
 			t.Errorf("NO_COLOR=%q TERM=%q: %v", c.noColour, c.kind, got)
 		}
+	}
+}
+
+// What others wrote reaches the terminal as text, and does not move its cursor or set its clipboard.
+func TestOthersDoNotCommandTheTerminal(t *testing.T) {
+	var out strings.Builder
+	shown := &table{out: &out, colours: true}
+	const theirs = "Event \x1b]0;title\x07\x1b[2J\u009b1A"
+	shown.title(bold, theirs)
+	shown.line("%s", theirs)
+	shown.columns([][]string{{"MESSAGE"}, {theirs}})
+	left := strings.NewReplacer(bold, "", red, "", yellow, "", plain, "").Replace(out.String())
+	if strings.ContainsFunc(left, func(r rune) bool { return unicode.IsControl(r) && r != '\n' }) || strings.Count(left, "Event") != 3 {
+		t.Errorf("%q", out.String())
 	}
 }

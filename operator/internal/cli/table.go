@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
+	"unicode"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/operator/internal/claim"
@@ -30,16 +31,31 @@ func newTable(out io.Writer) *table {
 
 // title of a list, in a colour.
 func (t *table) title(colour, text string) {
+	text = printable(text)
 	if t.colours && colour != "" {
 		text = colour + text + plain
 	}
-	t.line("%s", text)
+	t.write(text + "\n")
 }
 
 func (t *table) line(format string, args ...any) {
+	t.write(printable(fmt.Sprintf(format+"\n", args...)))
+}
+
+func (t *table) write(text string) {
 	if t.err == nil {
-		_, t.err = fmt.Fprintf(t.out, format+"\n", args...)
+		_, t.err = io.WriteString(t.out, text)
 	}
+}
+
+// printable text: others write Events and messages, and a terminal would obey what is in them.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\n' && r != '\t' {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, text)
 }
 
 // ends a command with an exit code, unless its output could not be written.
@@ -63,11 +79,11 @@ func (t *table) columns(rows [][]string) {
 	if t.err = w.Flush(); t.err != nil {
 		return
 	}
-	shown := text.String()
+	shown := printable(text.String())
 	if t.colours {
 		shown = strings.Join(paint(strings.Split(strings.TrimSuffix(shown, "\n"), "\n"), rows), "\n") + "\n"
 	}
-	_, t.err = io.WriteString(t.out, shown)
+	t.write(shown)
 }
 
 func (a Answer) print(t *table) {
