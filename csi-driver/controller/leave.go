@@ -78,8 +78,8 @@ func replaced(v *replicatedVolume, record mirror.Record) bool {
 
 // superfluous is the member, but for these, that leaves first if there are more than wanted: one that the record does
 // not have, then one that is not in sync, then the last. One that was refused, and may have data that no other has,
-// only leaves if it is moved, and counts for nothing: one that is in sync only leaves if as many others are as the volume
-// is to have. It is empty if none can.
+// only leaves if it is moved, and counts for nothing: one that is in sync only leaves if as many others are as the
+// volume is to have. It is empty if none can.
 func superfluous(v *replicatedVolume, record mirror.Record, but ...string) string {
 	rank := func(name string) int {
 		m, ok := mirror.Get(record, name)

@@ -205,8 +205,8 @@ type NvmeReply struct {
 }
 
 // BdevExamine has SPDK look for lvstores and other things on a bdev, which may appear later. It is answered before they
-// are there: BdevWaitForExamine waits for them. Only a target that was told not to examine each bdev by itself takes it:
-// others answer ErrInvalid. A bdev that was named since it appeared is ErrExists.
+// are there: BdevWaitForExamine waits for them. Only a target that was told not to examine each bdev by itself takes
+// it: others answer ErrInvalid. A bdev that was named since it appeared is ErrExists.
 type BdevExamine struct {
 	answers[Done]
 	Name string `json:"name"`

@@ -133,15 +133,15 @@ func (NvmfSubsystemAddListener) method() string { return "nvmf_subsystem_add_lis
 // ANAState of a listener, for the namespaces of an ANA group.
 type ANAState string
 
-// States that weft uses. To hosts, I/O through a listener that is inaccessible ends with that status, and Linux keeps it
-// until the state has changed.
+// States that weft uses. To hosts, I/O through a listener that is inaccessible ends with that status, and Linux keeps
+// it until the state has changed.
 const (
 	ANAOptimized    ANAState = "optimized"
 	ANAInaccessible ANAState = "inaccessible"
 )
 
-// NvmfSubsystemListenerSetAnaState of all groups of a subsystem that reports ANA, and tells its hosts. What is under way
-// goes on.
+// NvmfSubsystemListenerSetAnaState of all groups of a subsystem that reports ANA, and tells its hosts. What is under
+// way goes on.
 type NvmfSubsystemListenerSetAnaState struct {
 	answers[Done]
 	NQN     string   `json:"nqn"`

@@ -71,7 +71,7 @@ func TestProbe(t *testing.T) {
 			if err := errors.Join(os.WriteFile(path, tt.head, 0o600), os.Truncate(path, 4<<20)); err != nil {
 				t.Fatal(err)
 			}
-			h := &host{root: "/", exec: fakeExec(t, slices.Concat([]string{"blkid"}, device.BlkidArgs([]byte(tt.head)), []string{path}), tt.blkid, tt.exit)}
+			h := &host{root: "/", exec: fakeExec(t, slices.Concat([]string{"blkid"}, device.BlkidArgs(tt.head), []string{path}), tt.blkid, tt.exit)}
 			is, err := h.probe(t.Context(), path)
 			var foreign *device.ForeignSignatureError
 			switch {

@@ -100,7 +100,7 @@ func (e *Engine) clearOnce(ctx context.Context, c *clearing, device string) (cle
 	var errs []error
 	for i, l := range chosen {
 		begun := time.Now()
-		done, err := s.clear(l)
+		done, err := s.clear(l) //nolint:contextcheck // hosts that wait are woken, also when the call's time is over
 		cleared = cleared || done
 		if err != nil {
 			errs = append(errs, fmt.Errorf("clear %s: %w", l.alias(), mapError(err)))

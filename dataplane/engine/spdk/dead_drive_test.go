@@ -52,15 +52,15 @@ func TestDeadDrive(t *testing.T) {
 	g.Expect(took[1:]).To(HaveEach(BeNumerically("<", time.Second)), "the drive is waited for once")
 }
 
-// TestMuteDrive answers no read when its target starts, which SPDK would wait for without end, and keep every other drive
-// waiting: the other pool is opened, a new drive becomes one, and what was deleted is cleared. Nothing is known of its
-// own volumes, until it answers, or a person gives it up.
+// TestMuteDrive answers no read when its target starts, which SPDK would wait for without end, and keep every other
+// drive waiting: the other pool is opened, a new drive becomes one, and what was deleted is cleared. Nothing is known
+// of its own volumes, until it answers, or a person gives it up.
 func TestMuteDrive(t *testing.T) {
 	t.Setenv(spdktest.TargetVariable, "")
 	m := newMachine(t)
 	g := NewWithT(t)
 	devices := m.drives(t, "0000:01:00.0", "0000:02:00.0", "0000:03:00.0")
-	new := devices[2]
+	added := devices[2]
 	m.restart(t)
 	e := m.engine(t)
 	check(t, errors.Join(e.OpenPools(t.Context(), devices[:2])...))
@@ -89,7 +89,7 @@ func TestMuteDrive(t *testing.T) {
 	g.Expect(state.Pools).To(ConsistOf(
 		And(HaveField("Device", mute.WWID()), HaveField("Err", MatchError(engine.ErrUnavailable))),
 		And(HaveField("Device", devices[1].ID), HaveField("Err", BeNil())),
-		And(HaveField("Device", new.ID), HaveField("Err", BeNil()))))
+		And(HaveField("Device", added.ID), HaveField("Err", BeNil()))))
 	g.Expect(state.Volumes).To(ConsistOf(HaveField("ID", ids[1])))
 	check(t, errors.Join(e.DeleteVolumes(ctx, ids[1:])...))
 	check(t, enginetest.Clear(ctx, e))
@@ -101,11 +101,11 @@ func TestMuteDrive(t *testing.T) {
 	g.Expect(e.ForgetPools(ctx, []string{mute.WWID()})).To(HaveExactElements(BeNil()))
 	state, err = e.Gather(ctx)
 	check(t, err)
-	g.Expect(state.Pools).To(ConsistOf(HaveField("Device", devices[1].ID), HaveField("Device", new.ID)))
+	g.Expect(state.Pools).To(ConsistOf(HaveField("Device", devices[1].ID), HaveField("Device", added.ID)))
 }
 
-// TestPoolThatIsBeingOpened: SPDK lists an lvstore before all that is in it. An agent that comes while it opens one knows
-// nothing of the pool, and takes no volume for lost. One that has seen it open before goes on.
+// TestPoolThatIsBeingOpened: SPDK lists an lvstore before all that is in it. An agent that comes while it opens one
+// knows nothing of the pool, and takes no volume for lost. One that has seen it open before goes on.
 func TestPoolThatIsBeingOpened(t *testing.T) {
 	t.Setenv(spdktest.TargetVariable, "")
 	m := newMachine(t)

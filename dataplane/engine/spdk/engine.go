@@ -123,7 +123,7 @@ type life struct {
 	asked map[string]*asking
 	// checks of drives that the target has attached and not examined, which owe an answer, by their IDs.
 	checks map[string]*asking
-	// waking are subsystems whose hosts are being woken, by their NQNs, and awake says that nobody else's wait: see quiet.
+	// waking are subsystems whose hosts are being woken, by their NQNs. awake says that nobody else's wait: see quiet.
 	waking map[string]*asking
 	awake  bool
 }

@@ -18,12 +18,12 @@ import (
 	"github.com/weft-storage/weft/dataplane/spdkrpc"
 )
 
-// By default SPDK examines every bdev that appears: it looks for an lvstore, a partition table or a RAID superblock, and
-// opens what it finds. Volumes are bdevs too, and hosts write what they like to them. A volume with an lvstore of its
-// own could not be exported after a restart, because SPDK had claimed it, and SPDK read what a host had made up. A drive
-// that answers no read is examined without end, and SPDK answers no call that waits for that, for any drive. So targets
-// are told not to examine anything by themselves. The engine names what is examined: drives and files, once it is known
-// that they are what was planned, and that they can be read.
+// By default SPDK examines every bdev that appears: it looks for an lvstore, a partition table or a RAID superblock,
+// and opens what it finds. Volumes are bdevs too, and hosts write what they like to them. A volume with an lvstore of
+// its own could not be exported after a restart, because SPDK had claimed it, and SPDK read what a host had made up.
+// A drive that answers no read is examined without end, and SPDK answers no call that waits for that, for any drive.
+// So targets are told not to examine anything by themselves. The engine names what is examined: drives and files,
+// once it is known that they are what was planned, and that they can be read.
 
 // readNVMe is the opcode of Read (NVM Command Set Specification).
 const readNVMe = 0x02
@@ -49,7 +49,7 @@ func (s *session) examined(st *store, devices []engine.Device) (*store, error) {
 // examine devices that the target has, and that are no pools yet. Their lvstores are open afterwards, with all that is
 // in them.
 func (s *session) examine(st *store, open []*opening, items []int, errs []error) error {
-	s.checkDrives(st, open, items, errs) //nolint:contextcheck // what a dead drive owes outlives the call
+	s.checkDrives(st, open, items, errs)
 	is, err := s.fixed()
 	if err != nil {
 		return err
@@ -68,8 +68,8 @@ func (s *session) examine(st *store, open []*opening, items []int, errs []error)
 	return s.awaitExamined(s.ctx)
 }
 
-// awaitExamined waits until SPDK knows what is on each device that is examined. One that goes dead meanwhile holds it up
-// for all.
+// awaitExamined waits until SPDK knows what is on each device that is examined. One that goes dead meanwhile holds it
+// up for all.
 func (s *session) awaitExamined(ctx context.Context) error {
 	_, err := spdkrpc.Call(ctx, s.conn, spdkrpc.BdevWaitForExamine{})
 	s.life.examined = s.life.examined || err == nil

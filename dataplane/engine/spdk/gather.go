@@ -19,10 +19,10 @@ func (e *Engine) Gather(ctx context.Context) (engine.State, error) {
 	if err != nil {
 		return engine.State{}, err
 	}
-	if err := s.wakeAll(); err != nil {
+	if err := s.wakeAll(); err != nil { //nolint:contextcheck // hosts that wait are woken, also when the call's time is over
 		logr.FromContextOrDiscard(ctx).Error(err, "Hosts still wait; trying again")
 	}
-	s.awaitFirst()
+	s.awaitFirst() //nolint:contextcheck // by the session's
 	st, n, err := s.finish(s.startStore(), s.startNetwork())
 	if err != nil {
 		return engine.State{}, err

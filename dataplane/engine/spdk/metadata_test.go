@@ -43,8 +43,8 @@ func TestMetadataPages(t *testing.T) {
 	}
 }
 
-// A volume nearly as large as its pool of 4 TiB, rewritten after each snapshot, has seven of them before its pages would
-// be used up.
+// A volume nearly as large as its pool of 4 TiB, rewritten after each snapshot, has seven of them before its pages
+// would be used up.
 func TestSnapshotsOfAFullVolume(t *testing.T) {
 	p := poolOf(4*tib, 22)
 	volume := &lvol{pool: p, kind: volumeLvol, name: "v", sizeBytes: 4*tib - 16<<30, ownBytes: 4*tib - 16<<30}

@@ -100,7 +100,7 @@ func (e *Engine) OpenPools(ctx context.Context, devices []engine.Device) []error
 	s.attach(open, attach, errs)
 	if len(unopened) > 0 {
 		if st, err = s.readPools(devices); err == nil {
-			err = s.examine(st, open, unopened, errs)
+			err = s.examine(st, open, unopened, errs) //nolint:contextcheck // what a dead drive owes outlives the call
 		}
 		if err != nil {
 			return failAll(len(devices), err)

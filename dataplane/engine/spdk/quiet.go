@@ -19,8 +19,8 @@ import (
 	"github.com/weft-storage/weft/dataplane/spdkrpc"
 )
 
-// SPDK 26.05 holds back what hosts send to a volume while it takes a snapshot of it, and does not wait for what is under
-// way. A first write to a cluster copies that cluster, and then enters it in an extent page of the volume
+// SPDK 26.05 holds back what hosts send to a volume while it takes a snapshot of it, and does not wait for what is
+// under way. A first write to a cluster copies that cluster, and then enters it in an extent page of the volume
 // (blob_insert_cluster_msg of lib/blob/blobstore.c). If the snapshot took that page over in between, SPDK writes the
 // entry to page 0 of the lvstore instead, which holds its name: no volume of the drive is there after the next start.
 // With a host that writes at random it takes one snapshot (TestSnapshotsUnderWrites).

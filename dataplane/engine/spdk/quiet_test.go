@@ -125,8 +125,8 @@ func TestSnapshotsUnderWrites(t *testing.T) {
 	t.Logf("%d writes", w.writes.Load())
 }
 
-// TestQuietWhileSnapshotted: on the fake, a volume whose host may write while it is snapshotted takes the whole pool with
-// it. Hosts of other volumes never wait, and no host does afterwards.
+// TestQuietWhileSnapshotted: on the fake, a volume whose host may write while it is snapshotted takes the whole pool
+// with it. Hosts of other volumes never wait, and no host does afterwards.
 func TestQuietWhileSnapshotted(t *testing.T) {
 	r, fake := newFakeRig(t)
 	used, unused := r.create(engine.Source{}, 8*mib), r.create(engine.Source{}, 8*mib)

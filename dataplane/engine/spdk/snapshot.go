@@ -57,7 +57,7 @@ func (e *Engine) CreateSnapshots(ctx context.Context, snapshots []engine.Snapsho
 			frozen[sources[i]] = true
 			round = append(round, i)
 		}
-		s.quietly(round, func(i int) *lvol { return sources[i] }, errs, func(items []int) {
+		s.quietly(round, func(i int) *lvol { return sources[i] }, errs, func(items []int) { //nolint:contextcheck // hosts that wait are woken, also when the call's time is over
 			call(s, items, errs, func(i int) spdkrpc.Request[string] {
 				return spdkrpc.BdevLvolSnapshot{Volume: sources[i].alias(), Name: snapshotName(snapshots[i].ID, now)}
 			})

@@ -216,7 +216,7 @@ func (a *app) lvolCreate(r *request) {
 func (a *app) lvolSnapshot(r *request) {
 	a.derive(r, "lvol_name", "snapshot_name", false, func(v, origin *lvol) {
 		if ns := origin.bdev.namespace; ns != nil && ns.written() {
-			// A write that is under way is entered in the lvstore's first page, and no volume is there after the next start.
+			// A write in progress is entered in the lvstore's first page, and no volume is there after the next start.
 			origin.store.Lost = true
 			origin.store.saveStore()
 		}

@@ -154,7 +154,7 @@ func (a *app) bdevNvmeDetach(r *request) {
 	}
 	c := a.controllers[i]
 	if c.owes {
-		// Its bdev goes, and the controller stays as long as the command has its queue: SPDK gives up after ten seconds.
+		// Its bdev goes, and the controller stays as long as the command has its queue: SPDK waits for ten seconds.
 		a.removeBase(c.bdev, func() { r.errno(syscall.ETIMEDOUT) })
 		return
 	}

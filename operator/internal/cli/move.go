@@ -202,7 +202,8 @@ func (f *fleet) mayMove(v *v1alpha1.NvmfVolume, from, to string) (*v1alpha1.Volu
 	return m, nil
 }
 
-// oneTooMany tells whether a replica can leave without a new one: as many others have everything as the volume is to have.
+// oneTooMany tells whether a replica can leave without a new one: as many others have everything as the volume is to
+// have.
 func (f *fleet) oneTooMany(v *v1alpha1.NvmfVolume, leaves *v1alpha1.VolumeMember) bool {
 	others := int32(0)
 	for _, m := range v.Spec.Members {
