@@ -124,8 +124,10 @@ type life struct {
 	// checks of drives that the target has attached and not examined, which owe an answer, by their IDs.
 	checks map[string]*asking
 	// waking are subsystems whose hosts are being woken, by their NQNs. awake says that nobody else's wait: see quiet.
-	waking map[string]*asking
-	awake  bool
+	// merging are those whose hosts Clear keeps waiting.
+	waking  map[string]*asking
+	merging map[string]bool
+	awake   bool
 }
 
 // session is one call's connection: all that it asks goes to one life of the target.
@@ -148,7 +150,7 @@ func (e *Engine) begin(ctx context.Context) (s *session, end func(), err error) 
 		err = fmt.Errorf("%w: %s: %w", engine.ErrUnavailable, e.config.Socket, err)
 	}
 	if e.life.conn != conn {
-		e.life = life{conn: conn, uncleared: map[string]bool{}, condemned: condemned{}, trust: map[string]*trust{}, asked: map[string]*asking{}, checks: map[string]*asking{}, waking: map[string]*asking{}}
+		e.life = life{conn: conn, uncleared: map[string]bool{}, condemned: condemned{}, trust: map[string]*trust{}, asked: map[string]*asking{}, checks: map[string]*asking{}, waking: map[string]*asking{}, merging: map[string]bool{}}
 	}
 	return &session{Engine: e, ctx: ctx, conn: conn}, e.mu.Unlock, err
 }

@@ -129,6 +129,7 @@ func (s *session) wakeAfterMerge(nqn string) {
 	if nqn == "" || s.life.conn != s.conn {
 		return // nobody was kept waiting, or that target has ended
 	}
+	delete(s.life.merging, nqn)
 	if err := s.wake([]string{nqn}); err != nil {
 		logr.FromContextOrDiscard(s.ctx).Error(err, "Hosts still wait; trying again")
 	}
@@ -146,6 +147,7 @@ func (s *session) quietOne(l *lvol) (nqn string, err error) {
 	if !known {
 		return "", fmt.Errorf("%w: something else than a subsystem uses it", engine.ErrBusy)
 	}
+	s.life.merging[of.nqn] = true
 	return of.nqn, s.quiet(of)
 }
 
@@ -166,6 +168,9 @@ func (n *network) served(l *lvol) (of served, known bool) {
 
 // quiet a namespace. Hosts wait until it is woken, also after an error.
 func (s *session) quiet(of served) error {
+	if a := s.life.waking[of.nqn]; a != nil && !a.answered() {
+		return fmt.Errorf("%w: its hosts are being woken", engine.ErrBusy) // which could come after this
+	}
 	// What is kept waiting is known to whoever comes after this process.
 	if err := s.recordQuiet(of.nqn); err != nil {
 		return err
@@ -239,7 +244,7 @@ func (s *session) wakeAll() error {
 	}
 	var nqns []string
 	for _, e := range entries {
-		if nqn, err := url.PathUnescape(e.Name()); err == nil {
+		if nqn, err := url.PathUnescape(e.Name()); err == nil && !s.life.merging[nqn] {
 			nqns = append(nqns, nqn)
 		}
 	}
