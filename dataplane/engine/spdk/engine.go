@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-logr/logr"
 	"k8s.io/utils/exec"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -124,10 +125,8 @@ type life struct {
 	// checks of drives that the target has attached and not examined, which owe an answer, by their IDs.
 	checks map[string]*asking
 	// waking are subsystems whose hosts are being woken, by their NQNs. awake says that nobody else's wait: see quiet.
-	// merging are those whose hosts Clear keeps waiting.
-	waking  map[string]*asking
-	merging map[string]bool
-	awake   bool
+	waking map[string]*asking
+	awake  bool
 }
 
 // session is one call's connection: all that it asks goes to one life of the target.
@@ -150,7 +149,7 @@ func (e *Engine) begin(ctx context.Context) (s *session, end func(), err error) 
 		err = fmt.Errorf("%w: %s: %w", engine.ErrUnavailable, e.config.Socket, err)
 	}
 	if e.life.conn != conn {
-		e.life = life{conn: conn, uncleared: map[string]bool{}, condemned: condemned{}, trust: map[string]*trust{}, asked: map[string]*asking{}, checks: map[string]*asking{}, waking: map[string]*asking{}, merging: map[string]bool{}}
+		e.life = life{conn: conn, uncleared: map[string]bool{}, condemned: condemned{}, trust: map[string]*trust{}, asked: map[string]*asking{}, checks: map[string]*asking{}, waking: map[string]*asking{}}
 	}
 	return &session{Engine: e, ctx: ctx, conn: conn}, e.mu.Unlock, err
 }
@@ -163,12 +162,26 @@ func (e *Engine) Watch(ctx context.Context, changed func()) {
 			return // ctx ended, or the engine was closed
 		}
 		changed()
+		e.wakeLeft(ctx)
 		select {
 		case <-conn.Lost():
 			changed()
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+// wakeLeft wakes hosts that a process before this one has left waiting, as soon as there is a target: what decides
+// anything else may wait for the API, or for a plan.
+func (e *Engine) wakeLeft(ctx context.Context) {
+	s, end, err := e.begin(ctx)
+	defer end()
+	if err == nil {
+		err = s.wakeAll() //nolint:contextcheck // they are woken, also when this ends
+	}
+	if err != nil {
+		logr.FromContextOrDiscard(ctx).Error(err, "Hosts may still wait; trying again")
 	}
 }
 

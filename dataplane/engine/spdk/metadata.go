@@ -67,9 +67,9 @@ const (
 	mostBelow = 64
 	// mapBytes of an lvol for each of its clusters, written or not, which the target holds in memory.
 	mapBytes = 16
-	// plannedMapBytes for each MiB of a drive, and least for each pool: what memory is planned for (podMapped and
-	// podLeastDrive of dataplane/sizing).
-	plannedMapBytes, leastMapBytes = 32, 16 << 20
+	// mappedTimes the size of a drive is what sizes may add up to, and leastMapBytes for each pool: what memory is
+	// planned for with clusters of 4 MiB (podMapped and podLeastDrive of dataplane/sizing).
+	mappedTimes, leastMapBytes = 8, 16 << 20
 )
 
 // below is how many lvols one lies on.
@@ -98,7 +98,7 @@ func (p *pool) reserveMap(sizeBytes int64) error {
 	if p.mapped == 0 {
 		p.mapped = p.maps()
 	}
-	need, most := p.mapOf(sizeBytes), max(leastMapBytes, int64(p.base.Blocks*p.base.BlockBytes)/mib*plannedMapBytes)
+	need, most := p.mapOf(sizeBytes), max(leastMapBytes, p.mapOf(int64(p.base.Blocks*p.base.BlockBytes))*mappedTimes)
 	if p.mapped+need > most {
 		return fmt.Errorf("%w: the sizes of volumes and snapshots in pool %s, written or not, may add up to %d GiB, and would to %d; delete snapshots, or use another pool",
 			engine.ErrNoSpace, p.Device, most/mapBytes*p.ClusterBytes>>30, (p.mapped+need)/mapBytes*p.ClusterBytes>>30)
@@ -129,7 +129,6 @@ func (p *pool) reserveSnapshot(source *lvol) error {
 	if err := p.reserveMap(source.sizeBytes); err != nil {
 		return err
 	}
-	source.snapped++
 	p.reserved += need
 	return nil
 }

@@ -71,9 +71,9 @@ func TestSnapshotsOnSnapshots(t *testing.T) {
 		p.lvols[below.name], at.base = below, below.name
 		at = below
 	}
-	for n := range 2 {
+	for ; volume.snapped < 2; volume.snapped++ {
 		if err := p.reserveSnapshot(volume); err != nil {
-			t.Fatalf("snapshot %d of this call: %v", n, err)
+			t.Fatalf("snapshot %d of this call: %v", volume.snapped, err)
 		}
 	}
 	if err := p.reserveSnapshot(volume); !errors.Is(err, engine.ErrNoSpace) {

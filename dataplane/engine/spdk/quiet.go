@@ -9,8 +9,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -41,15 +39,18 @@ const (
 	quietAtOnce = 8
 )
 
-// served namespace of a subsystem.
+// served namespace of a subsystem, and its volume.
 type served struct {
 	nqn       string
 	nsid      uint32
 	listeners []spdkrpc.Address
+	volume    *lvol
 }
 
 // quietly has SPDK do something to volumes, by items of errs, while nothing is under way that their hosts have sent.
-func (s *session) quietly(items []int, volume func(item int) *lvol, errs []error, do func(items []int)) {
+// It is done at once for the volumes that nobody uses, and for each of the others alone: a drive that hangs keeps no
+// other drive's hosts waiting. Where the call's time ends first, SPDK still does it, and hosts wait until it has.
+func (s *session) quietly(items []int, volume func(item int) *lvol, errs []error, do func(s *session, items []int, errs []error)) {
 	used, idle := []int{}, []int{}
 	for _, i := range items {
 		if volume(i).claimed {
@@ -58,97 +59,178 @@ func (s *session) quietly(items []int, volume func(item int) *lvol, errs []error
 			idle = append(idle, i)
 		}
 	}
-	do(idle)
+	do(s, idle, errs)
 	if len(used) == 0 {
 		return
 	}
 	n, err := s.finishNetwork(s.startSubsystems())
-	for part := range slices.Chunk(used, quietAtOnce) {
-		var all sync.WaitGroup
-		var quiet []string
-		for _, i := range part {
-			of, known := n.served(volume(i))
-			switch {
-			case err != nil:
-				errs[i] = err
-			case !known:
-				errs[i] = fmt.Errorf("%w: something else than a subsystem uses it", engine.ErrBusy)
-			default:
-				quiet = append(quiet, of.nqn)
-				all.Go(func() { errs[i] = s.quiet(of) })
-			}
+	places := make(chan struct{}, quietAtOnce)
+	kept := map[int]*keeping{}
+	for _, i := range used {
+		of, known := n.served(volume(i))
+		switch {
+		case err != nil:
+			errs[i] = err
+		case !known:
+			errs[i] = fmt.Errorf("%w: something else than a subsystem uses it", engine.ErrBusy)
+		default:
+			kept[i], errs[i] = s.keep(of, places, func(beyond *session) func() error {
+				own := make([]error, len(errs)) // the caller's are its own when its time has ended
+				do(beyond, []int{i}, own)
+				return func() error { return own[i] }
+			})
 		}
-		all.Wait()
-		do(part)
-		if err := s.wake(quiet); err != nil {
-			logr.FromContextOrDiscard(s.ctx).Error(err, "Hosts still wait; trying again")
+	}
+	for i, k := range kept {
+		if k != nil {
+			errs[i] = k.wait(s.ctx)
+		}
+	}
+	s.awaitWoken(kept)
+}
+
+// keeping hosts waiting while SPDK does something.
+type keeping struct {
+	nqn string
+	// result of what is done, once.
+	result chan error
+	waking *asking
+}
+
+func (k *keeping) wait(ctx context.Context) error {
+	select {
+	case err := <-k.result:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// keep the hosts of a volume waiting until something is done that do begins, and then wake them. do returns as soon as
+// they may go on, and what it returns waits for the result. It takes one of places. The caller holds mu. It fails with
+// engine.ErrBusy while they are kept waiting already.
+func (s *session) keep(of served, places chan struct{}, do func(beyond *session) func() error) (*keeping, error) {
+	s.forgetWoken()
+	if s.life.waking[of.nqn] != nil {
+		return nil, fmt.Errorf("%w: its hosts wait for something else, or are being woken", engine.ErrBusy)
+	}
+	// What is kept waiting is known to whoever comes after this process.
+	if err := s.recordQuiet(of.nqn); err != nil {
+		return nil, err
+	}
+	k := &keeping{nqn: of.nqn, result: make(chan error, 1)}
+	k.waking = s.ask(s.life.waking, of.nqn, func(beyond *session) error {
+		places <- struct{}{}
+		defer func() { <-places }()
+		wait := func() error { return nil }
+		err := beyond.quiet(of)
+		if err != nil {
+			k.result <- err
+		} else {
+			wait = do(beyond)
+		}
+		woken := beyond.wakeOne(of.nqn)
+		if err == nil {
+			k.result <- wait()
+		}
+		return woken
+	})
+	return k, nil
+}
+
+// awaitWoken hosts for a moment, so that they are when the call ends. What does not answer is woken when it does.
+func (s *session) awaitWoken(kept map[int]*keeping) {
+	patience, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), wakePatience)
+	defer cancel()
+	for _, k := range kept {
+		if k == nil {
+			continue
+		}
+		if err := k.waking.wait(patience); err != nil {
+			logr.FromContextOrDiscard(s.ctx).Error(err, "Hosts still wait; trying again", "nqn", k.nqn)
+		}
+	}
+	s.forgetWoken()
+}
+
+// forgetWoken hosts. The caller holds mu.
+func (s *session) forgetWoken() {
+	for nqn, a := range s.life.waking {
+		if a.answered() {
+			s.life.awake = s.life.awake && a.err == nil
+			delete(s.life.waking, nqn)
 		}
 	}
 }
 
-// mergesInto is the volume of hosts that gets what a snapshot has when it is deleted; nil if it is merged into nothing
-// that is written.
+// mergesInto is the volume that gets what a snapshot has when it is deleted; nil if it is merged into nothing that
+// hosts could write.
 func (l *lvol) mergesInto() *lvol {
 	if l.cleared() || len(l.clones) != 1 {
 		return nil
 	}
-	if into := l.pool.lvols[l.clones[0]]; into != nil && into.claimed {
+	if into := l.pool.lvols[l.clones[0]]; into != nil && into.kind == volumeLvol {
 		return into
 	}
 	return nil
 }
 
-// merge a deleted snapshot into the volume of hosts. SPDK does not order what it writes of the volume's map then with
-// the entries of first writes to clusters either, so hosts wait until it is done, or has had mergePatience. It is busy
-// when their I/O does not end; nothing was deleted then. The caller does not hold mu.
+// merge a deleted snapshot into a volume. SPDK does not order what it writes of the volume's map then with the entries
+// of first writes to clusters either, so hosts wait until it is done, or has had mergePatience. It is busy when their
+// I/O does not end; nothing was deleted then. The caller does not hold mu.
 func (s *session) merge(l, into *lvol) (busy, err error) {
-	nqn, busy := s.quietOne(into)
-	if busy != nil {
-		s.wakeAfterMerge(nqn)
-		return busy, nil
+	deletion := func(on *session) chan error {
+		done := make(chan error, 1)
+		pending := spdkrpc.Start(on.ctx, on.conn, spdkrpc.BdevLvolDelete{Name: l.bdev})
+		go func() {
+			_, err := pending.Wait()
+			done <- err
+		}()
+		return done
 	}
-	deletion := spdkrpc.Start(s.ctx, s.conn, spdkrpc.BdevLvolDelete{Name: l.bdev})
-	done := make(chan error, 1)
-	go func() {
-		_, err := deletion.Wait()
-		done <- err
-	}()
-	select {
-	case err = <-done:
-		s.wakeAfterMerge(nqn)
-	case <-time.After(mergePatience):
-		s.wakeAfterMerge(nqn)
-		err = <-done
+	began := false
+	k, busy := s.keepOne(into, func(beyond *session) func() error {
+		began = true
+		done := deletion(beyond)
+		select {
+		case err := <-done:
+			return func() error { return err }
+		case <-time.After(mergePatience):
+			return func() error { return <-done }
+		}
+	})
+	switch {
+	case busy != nil:
+		return busy, nil
+	case k == nil: // nobody uses the volume
+		return nil, <-deletion(s)
+	}
+	err = k.wait(s.ctx)
+	if err != nil && s.ctx.Err() == nil && !began {
+		return err, nil
 	}
 	return nil, err
 }
 
-func (s *session) wakeAfterMerge(nqn string) {
+// keepOne volume's hosts waiting, if it has any.
+func (s *session) keepOne(l *lvol, do func(beyond *session) func() error) (*keeping, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if nqn == "" || s.life.conn != s.conn {
-		return // nobody was kept waiting, or that target has ended
-	}
-	delete(s.life.merging, nqn)
-	if err := s.wake([]string{nqn}); err != nil {
-		logr.FromContextOrDiscard(s.ctx).Error(err, "Hosts still wait; trying again")
-	}
-}
-
-// quietOne volume, by its subsystem.
-func (s *session) quietOne(l *lvol) (nqn string, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n, err := s.finishNetwork(s.startSubsystems())
+	patience, cancel := context.WithTimeout(s.ctx, lookPatience)
+	defer cancel()
+	look := &session{Engine: s.Engine, ctx: patience, conn: s.conn}
+	n, err := look.finishNetwork(look.startSubsystems())
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	of, known := n.served(l)
 	if !known {
-		return "", fmt.Errorf("%w: something else than a subsystem uses it", engine.ErrBusy)
+		return nil, nil
 	}
-	s.life.merging[of.nqn] = true
-	return of.nqn, s.quiet(of)
+	if s.life.conn != s.conn {
+		return nil, fmt.Errorf("%w: the target has ended", engine.ErrUnavailable)
+	}
+	return s.keep(of, make(chan struct{}, 1), do)
 }
 
 // served volume.
@@ -159,29 +241,23 @@ func (n *network) served(l *lvol) (of served, known bool) {
 	for nqn, sub := range n.subsystems {
 		for _, ns := range sub.Namespaces {
 			if ns.Bdev == l.bdev {
-				return served{nqn: nqn, nsid: ns.NSID, listeners: sub.Listeners}, true
+				return served{nqn: nqn, nsid: ns.NSID, listeners: sub.Listeners, volume: l}, true
 			}
 		}
 	}
 	return of, false
 }
 
-// quiet a namespace. Hosts wait until it is woken, also after an error.
+// quiet a namespace. Hosts wait until they are woken, also after an error.
 func (s *session) quiet(of served) error {
-	if a := s.life.waking[of.nqn]; a != nil && !a.answered() {
-		return fmt.Errorf("%w: its hosts are being woken", engine.ErrBusy) // which could come after this
-	}
-	// What is kept waiting is known to whoever comes after this process.
-	if err := s.recordQuiet(of.nqn); err != nil {
-		return err
-	}
-	if err := s.setANA(of.nqn, of.listeners, spdkrpc.ANAInaccessible); err != nil {
-		return err
-	}
 	patience, cancel := context.WithTimeout(s.ctx, drainPatience)
 	defer cancel()
-	_, err := spdkrpc.Call(patience, s.conn, spdkrpc.NvmfSubsystemSetNsAnaGroup{NQN: of.nqn, NSID: of.nsid, Group: of.nsid})
-	if errors.Is(err, context.DeadlineExceeded) && s.ctx.Err() == nil {
+	drain := &session{Engine: s.Engine, ctx: patience, conn: s.conn}
+	err := drain.setANA(of.nqn, of.listeners, spdkrpc.ANAInaccessible)
+	if err == nil {
+		_, err = spdkrpc.Call(patience, s.conn, spdkrpc.NvmfSubsystemSetNsAnaGroup{NQN: of.nqn, NSID: of.nsid, Group: of.nsid})
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("%w: I/O of its hosts does not end", engine.ErrBusy)
 	}
 	return mapError(err)
@@ -194,27 +270,6 @@ func (s *session) setANA(nqn string, listeners []spdkrpc.Address, state spdkrpc.
 	}
 	_, errs := spdkrpc.Each(s.ctx, s.conn, changes)
 	return mapError(errors.Join(errs...))
-}
-
-// wake hosts that wait, of these subsystems. What does not answer is woken when it does.
-func (s *session) wake(nqns []string) error {
-	patience, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), wakePatience)
-	defer cancel()
-	errs := make([]error, len(nqns))
-	var all sync.WaitGroup
-	for i, nqn := range nqns {
-		a := s.ask(s.life.waking, nqn, func(beyond *session) error { return beyond.wakeOne(nqn) })
-		all.Go(func() {
-			if errs[i] = a.wait(patience); errs[i] != nil {
-				errs[i] = fmt.Errorf("hosts of %s wait: %w", nqn, errs[i])
-			}
-		})
-	}
-	all.Wait()
-	forgetAnswered(s.life.waking)
-	err := errors.Join(errs...)
-	s.life.awake = s.life.awake && err == nil
-	return err
 }
 
 func (s *session) wakeOne(nqn string) error {
@@ -233,8 +288,9 @@ func (s *session) wakeOne(nqn string) error {
 	return nil
 }
 
-// wakeAll that a process before this one, or a call that could not, has left waiting.
+// wakeAll that a process before this one has left waiting, or a call of this one that could not wake them.
 func (s *session) wakeAll() error {
+	s.forgetWoken()
 	if s.life.awake {
 		return nil
 	}
@@ -242,14 +298,25 @@ func (s *session) wakeAll() error {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	var nqns []string
+	patience, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), wakePatience)
+	defer cancel()
+	var errs []error
+	var woken []*asking
 	for _, e := range entries {
-		if nqn, err := url.PathUnescape(e.Name()); err == nil && !s.life.merging[nqn] {
-			nqns = append(nqns, nqn)
+		nqn, err := url.PathUnescape(e.Name())
+		if err != nil || s.life.waking[nqn] != nil { // which wakes them itself
+			continue
 		}
+		woken = append(woken, s.ask(s.life.waking, nqn, func(beyond *session) error { return beyond.wakeOne(nqn) }))
 	}
-	s.life.awake = true
-	return s.wake(nqns)
+	for _, a := range woken {
+		errs = append(errs, a.wait(patience))
+	}
+	err = errors.Join(errs...)
+	s.life.awake = err == nil
+	s.forgetWoken()
+	s.life.awake = s.life.awake && len(s.life.waking) == 0
+	return err
 }
 
 func (e *Engine) quietDir() string { return e.path(e.config.StateDir, "spdk/quiet") }

@@ -3,6 +3,7 @@
 package spdk_test
 
 import (
+	"context"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -176,4 +177,29 @@ func TestHostsThatWaitAreWoken(t *testing.T) {
 	r.state()
 	r.Expect(fake.Inaccessible()).To(BeEmpty())
 	r.Expect(record).NotTo(BeAnExistingFile())
+}
+
+// TestHostsWaitAsLongAsSPDKWorks, which goes on when the time of the call has ended: a host that writes then would take
+// the pool with it.
+func TestHostsWaitAsLongAsSPDKWorks(t *testing.T) {
+	r, fake := newFakeRig(t)
+	volume := r.create(engine.Source{}, 8*mib)
+	x := r.exportOf(volume)
+	r.done(r.engine.Export(r.ctx, []engine.Export{x}))
+	_, err := fake.Connect(x.NQN, x.Hosts[0], 1)
+	check(t, err)
+	goOn := fake.Hang(r.lvstoreOf(volume))
+	brief, cancel := context.WithTimeout(r.ctx, time.Second)
+	defer cancel()
+	snapshot := []engine.SnapshotSpec{{ID: newID(), Volume: volume}}
+	r.Expect(r.engine.CreateSnapshots(brief, snapshot)).To(HaveExactElements(MatchError(context.DeadlineExceeded)))
+	r.Expect(fake.Inaccessible()).To(ConsistOf(x.NQN))
+	r.Expect(r.engine.GrowVolumes(r.ctx, []engine.VolumeSize{{ID: volume, SizeBytes: 16 * mib}})).To(HaveExactElements(MatchError(engine.ErrBusy)))
+	r.state()
+	r.Expect(fake.Inaccessible()).To(ConsistOf(x.NQN), "nobody else wakes them")
+	goOn()
+	r.Eventually(fake.Inaccessible).WithTimeout(time.Minute).Should(BeEmpty())
+	r.done(r.engine.CreateSnapshots(r.ctx, snapshot))
+	r.reopened()
+	r.Expect(r.state().Snapshots).To(HaveLen(1))
 }

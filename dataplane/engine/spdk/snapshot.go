@@ -33,7 +33,9 @@ func (e *Engine) CreateSnapshots(ctx context.Context, snapshots []engine.Snapsho
 			err = e.idle(source)
 		}
 		if err == nil && source != nil && !planned[want.ID] {
-			err = source.pool.reserveSnapshot(source)
+			if err = source.pool.reserveSnapshot(source); err == nil {
+				source.snapped++
+			}
 		}
 		if err != nil {
 			errs[i] = fmt.Errorf("snapshot %s: %w", want.ID, err)
@@ -57,7 +59,7 @@ func (e *Engine) CreateSnapshots(ctx context.Context, snapshots []engine.Snapsho
 			frozen[sources[i]] = true
 			round = append(round, i)
 		}
-		s.quietly(round, func(i int) *lvol { return sources[i] }, errs, func(items []int) { //nolint:contextcheck // hosts that wait are woken, also when the call's time is over
+		s.quietly(round, func(i int) *lvol { return sources[i] }, errs, func(s *session, items []int, errs []error) { //nolint:contextcheck // hosts that wait are woken, also when the call's time is over
 			call(s, items, errs, func(i int) spdkrpc.Request[string] {
 				return spdkrpc.BdevLvolSnapshot{Volume: sources[i].alias(), Name: snapshotName(snapshots[i].ID, now)}
 			})
