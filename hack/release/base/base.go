@@ -33,7 +33,7 @@ var packages = []string{
 // commands are those that weft runs. TestBaseHasWhatTheDockerfileAsksFor compares them with the Dockerfile.
 var commands = []string{
 	"mount", "umount", "blkid", "blockdev", "lsblk", "losetup", "wipefs", "mkfs.ext4", "fsck.ext4", "resize2fs",
-	"mkfs.xfs", "xfs_repair", "xfs_growfs", "modprobe", "mdadm", "cryptsetup",
+	"mkfs.xfs", "xfs_repair", "xfs_growfs", "modprobe", "mdadm", "cryptsetup", "dmesg",
 }
 
 // prune runs in mmdebstrap once the packages are extracted and their archives are still there.
