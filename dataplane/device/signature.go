@@ -29,13 +29,17 @@ const SPDKBlobstore = "SPDKBLOB"
 // PoolLabel is the label of a pool's XFS, of engine Nvmet.
 const PoolLabel = "weft-pool"
 
+// HasPoolXFS says whether a device begins with the XFS of a pool: the label is at 108 (XFS Algorithms & Data
+// Structures, "Superblocks").
+func HasPoolXFS(head []byte) bool {
+	return len(head) >= 120 && bytes.HasPrefix(head, []byte("XFSB")) && string(bytes.TrimRight(head[108:120], "\x00")) == PoolLabel
+}
+
 // BlkidArgs look at a device itself, not at a cache, by its beginning. Where that is a pool's, RAID signatures are left
 // out: most lie at a device's end, and what lies there in a pool a host may have written.
 func BlkidArgs(head []byte) []string {
 	args := []string{"-p", "-o", "export"}
-	// The label of XFS is at 108 (XFS Algorithms & Data Structures, "Superblocks").
-	isXFS := len(head) >= 120 && bytes.HasPrefix(head, []byte("XFSB")) && string(bytes.TrimRight(head[108:120], "\x00")) == PoolLabel
-	if isXFS || bytes.HasPrefix(head, []byte(SPDKBlobstore)) {
+	if HasPoolXFS(head) || bytes.HasPrefix(head, []byte(SPDKBlobstore)) {
 		args = append(args, "-u", "noraid")
 	}
 	return args

@@ -9,12 +9,14 @@ import (
 	"io"
 	"os"
 	"strings"
+
+	"github.com/weft-storage/weft/dataplane/device"
 )
 
 // SPDK's blobstore, which blkid does not know: a super block at the device's start, in little endian without
 // padding (struct spdk_bs_super_block in lib/blob/blobstore.h of SPDK).
 const (
-	blobstoreMagic      = "SPDKBLOB"
+	blobstoreMagic      = device.SPDKBlobstore
 	blobstoreTypeOffset = 56 // after the magic, four 32-bit words around a 64-bit id, and six words that place the maps
 	blobstoreTypeLength = 16
 	// lvolstoreType is the blobstore of a logical volume store.

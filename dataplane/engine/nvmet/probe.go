@@ -3,7 +3,6 @@
 package nvmet
 
 import (
-	"bytes"
 	"context"
 
 	"github.com/weft-storage/weft/dataplane/device"
@@ -49,8 +48,7 @@ func judge(found device.Content) (is content, foreign string) {
 }
 
 // interrupted says whether weft's own mkfs.xfs did not come to its end: byte 126 of the superblock is
-// sb_inprogress, and the label is at 108 (XFS Algorithms & Data Structures, "Superblocks").
+// sb_inprogress (XFS Algorithms & Data Structures, "Superblocks").
 func interrupted(head []byte) bool {
-	return len(head) > 126 && bytes.HasPrefix(head, []byte("XFSB")) && head[126] != 0 &&
-		string(bytes.TrimRight(head[108:120], "\x00")) == PoolLabel
+	return len(head) > 126 && head[126] != 0 && device.HasPoolXFS(head)
 }

@@ -101,9 +101,9 @@ func (s *session) findOpening(st *store) {
 // read, which SPDK would wait for without end. Nothing was read from them yet, nor written to them, except by a target
 // that examines all that it attaches. A drive that is another one, or that cannot be read, is given up again.
 //
-// A target that has not the memory for a drive's queue ends at a read of ours (nvme_rpc_io_cmd_bdev_nvme of
-// module/bdev/nvme/nvme_rpc.c does not look). So drives that are added while pools are open are not read first: hosts
-// have their memory by then, and would lose their volumes.
+// Drives that are added while pools are open are not read first. If the target does not have enough memory for a
+// drive's queue, the command crashes it (nvme_rpc_io_cmd_bdev_nvme of module/bdev/nvme/nvme_rpc.c does not check).
+// Hosts use that memory by then, and would lose their volumes.
 func (s *session) checkDrives(st *store, open []*opening, items []int, errs []error) {
 	patience, cancel := context.WithTimeout(s.ctx, drivePatience)
 	defer cancel()

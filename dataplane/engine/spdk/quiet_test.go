@@ -126,15 +126,23 @@ func TestSnapshotsUnderWrites(t *testing.T) {
 	t.Logf("%d writes", w.writes.Load())
 }
 
+// attached volume, to a host of the fake.
+func (r *rig) attached(fake *spdktest.Target) (engine.ID, engine.Export) {
+	r.t.Helper()
+	id := r.create(engine.Source{}, 8*mib)
+	x := r.exportOf(id)
+	r.done(r.engine.Export(r.ctx, []engine.Export{x}))
+	_, err := fake.Connect(x.NQN, x.Hosts[0], 1)
+	check(r.t, err)
+	return id, x
+}
+
 // TestQuietWhileSnapshotted: on the fake, a volume whose host may write while it is snapshotted takes the whole pool
 // with it. Hosts of other volumes never wait, and no host does afterwards.
 func TestQuietWhileSnapshotted(t *testing.T) {
 	r, fake := newFakeRig(t)
-	used, unused := r.create(engine.Source{}, 8*mib), r.create(engine.Source{}, 8*mib)
-	x := r.exportOf(used)
-	r.done(r.engine.Export(r.ctx, []engine.Export{x}))
-	_, err := fake.Connect(x.NQN, x.Hosts[0], 1)
-	check(t, err)
+	used, _ := r.attached(fake)
+	unused := r.create(engine.Source{}, 8*mib)
 	before := fake.Calls()["nvmf_subsystem_listener_set_ana_state"]
 	r.snap(unused)
 	r.Expect(fake.Calls()["nvmf_subsystem_listener_set_ana_state"]).To(Equal(before))
@@ -153,11 +161,7 @@ func TestQuietWhileSnapshotted(t *testing.T) {
 // TestHostsThatWaitAreWoken also where the process that had them wait is gone, or I/O that is under way does not end.
 func TestHostsThatWaitAreWoken(t *testing.T) {
 	r, fake := newFakeRig(t)
-	volume := r.create(engine.Source{}, 8*mib)
-	x := r.exportOf(volume)
-	r.done(r.engine.Export(r.ctx, []engine.Export{x}))
-	_, err := fake.Connect(x.NQN, x.Hosts[0], 1)
-	check(t, err)
+	volume, x := r.attached(fake)
 	release, err := fake.HoldIO(r.lvols()[string(volume)].Alias)
 	check(t, err)
 	r.Expect(r.engine.CreateSnapshots(r.ctx, []engine.SnapshotSpec{{ID: newID(), Volume: volume}})).To(HaveExactElements(MatchError(engine.ErrBusy)))
@@ -183,11 +187,7 @@ func TestHostsThatWaitAreWoken(t *testing.T) {
 // the pool with it.
 func TestHostsWaitAsLongAsSPDKWorks(t *testing.T) {
 	r, fake := newFakeRig(t)
-	volume := r.create(engine.Source{}, 8*mib)
-	x := r.exportOf(volume)
-	r.done(r.engine.Export(r.ctx, []engine.Export{x}))
-	_, err := fake.Connect(x.NQN, x.Hosts[0], 1)
-	check(t, err)
+	volume, x := r.attached(fake)
 	goOn := fake.Hang(r.lvstoreOf(volume))
 	brief, cancel := context.WithTimeout(r.ctx, time.Second)
 	defer cancel()
