@@ -254,8 +254,7 @@ func (s *session) soil(p *pool) error {
 
 // hasUnlisted says whether a pool may hold what SPDK does not list, because it deletes or has forgotten it.
 func (s *session) hasUnlisted(p *pool) bool {
-	t := s.life.trust[p.Device]
-	return s.leaving[p.Device] > 0 || s.life.uncleared[p.Device] || (t == nil || t.inherited) && !p.clean()
+	return s.leaving[p.Device] > 0 || s.life.uncleared[p.Device] || s.cutOff(p)
 }
 
 // mayCertify says whether a pool may get its mark again.

@@ -51,7 +51,7 @@ func (e *Engine) mayClear(p *pool) { e.clearingOf(p.Device).due.Store(true) }
 func (s *session) lookForGarbage(st *store) {
 	garbage := st.garbage()
 	due := map[*pool]bool{}
-	for _, i := range independent(garbage) {
+	for _, i := range independent(garbage, s.cutOff) {
 		due[garbage[i].pool] = true
 	}
 	for _, p := range st.pools {
@@ -152,7 +152,7 @@ func (e *Engine) choose(ctx context.Context, device string) (*session, *pool, []
 	p := st.pools[at]
 	var held, snapshots, condemned, volumes []*lvol
 	garbage := st.garbage()
-	for _, i := range independent(garbage) {
+	for _, i := range independent(garbage, s.cutOff) {
 		l := garbage[i]
 		switch {
 		case l.pool != p || l.unfinished():

@@ -109,18 +109,22 @@ func TestIndependent(t *testing.T) {
 	for name, tt := range map[string]struct {
 		clones []string
 		want   int
+		// cutOff is how many in a pool where a merge may have been cut off.
+		cutOff int
 	}{
-		"no clone":                    {nil, 1},
-		"a volume":                    {[]string{string(idA)}, 1},
-		"two volumes":                 {[]string{string(idA), string(idA)}, 0},
-		"a deleted volume":            {[]string{deletedName(idA)}, 0},
-		"an unfinished one":           {[]string{newName(idA)}, 0},
-		"one that SPDK has forgotten": {[]string{}, 0},
-		"one that is not listed yet":  {[]string{cloneName(idA)}, 0},
+		"no clone":                    {nil, 1, 1},
+		"a volume":                    {[]string{string(idA)}, 1, 1},
+		"two volumes":                 {[]string{string(idA), string(idA)}, 0, 0},
+		"a deleted volume":            {[]string{deletedName(idA)}, 0, 1},
+		"an unfinished one":           {[]string{newName(idA)}, 0, 0},
+		"one that SPDK has forgotten": {[]string{}, 0, 0},
+		"one that is not listed yet":  {[]string{cloneName(idA)}, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
 			l := &lvol{pool: p, kind: cloneLvol, name: "c", clones: tt.clones}
-			NewWithT(t).Expect(independent([]*lvol{l})).To(HaveLen(tt.want))
+			g.Expect(independent([]*lvol{l}, func(*pool) bool { return false })).To(HaveLen(tt.want))
+			g.Expect(independent([]*lvol{l}, func(*pool) bool { return true })).To(HaveLen(tt.cutOff))
 		})
 	}
 }

@@ -126,6 +126,8 @@ type life struct {
 	checks map[string]*asking
 	// waking are subsystems whose hosts are being woken, by their NQNs. awake says that nobody else's wait: see quiet.
 	waking map[string]*asking
+	// changing are volumes without hosts that SPDK changes, by their aliases. They get no hosts meanwhile.
+	changing map[string]*asking
 	awake  bool
 }
 
@@ -149,7 +151,7 @@ func (e *Engine) begin(ctx context.Context) (s *session, end func(), err error) 
 		err = fmt.Errorf("%w: %s: %w", engine.ErrUnavailable, e.config.Socket, err)
 	}
 	if e.life.conn != conn {
-		e.life = life{conn: conn, uncleared: map[string]bool{}, condemned: condemned{}, trust: map[string]*trust{}, asked: map[string]*asking{}, checks: map[string]*asking{}, waking: map[string]*asking{}}
+		e.life = life{conn: conn, uncleared: map[string]bool{}, condemned: condemned{}, trust: map[string]*trust{}, asked: map[string]*asking{}, checks: map[string]*asking{}, waking: map[string]*asking{}, changing: map[string]*asking{}}
 	}
 	return &session{Engine: e, ctx: ctx, conn: conn}, e.mu.Unlock, err
 }

@@ -195,14 +195,20 @@ func (s *session) planExport(x engine.Export, st *store, n *network) (*change, e
 	for _, ns := range x.Namespaces {
 		l, err := st.find(st.volumes, ns.Volume)
 		if err == nil {
-			err = s.serves(l.pool)
+			err = errors.Join(s.serves(l.pool), s.unchanging(l))
 		}
 		if err != nil {
 			return shutOut(is, x, fmt.Errorf("namespace %d: volume %w", ns.NSID, err)), nil
 		}
 		bdevs[ns.Volume] = l.bdev
 	}
-	return diff(is, x, bdevs, n.open())
+	c, err := diff(is, x, bdevs, n.open())
+	if c != nil && (c.create != nil || len(c.addNamespaces) > 0 || len(c.listen) > 0) {
+		if busy := s.mayGive(x.NQN); busy != nil {
+			return shutOut(is, x, busy), nil
+		}
+	}
+	return c, err
 }
 
 // shutOut the hosts that are no longer listed, where the rest cannot be as asked.

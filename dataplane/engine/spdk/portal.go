@@ -30,9 +30,15 @@ func (e *Engine) OpenPortals(ctx context.Context, portals []engine.Portal) []err
 			continue
 		}
 		for _, nqn := range n.weft() {
-			if sub := n.subsystems[nqn]; len(sub.Hosts) > 0 {
-				listen(b, i, sub, p)
+			sub := n.subsystems[nqn]
+			if len(sub.Hosts) == 0 || listensOn(sub, p.Portal) {
+				continue
 			}
+			if err := s.mayGive(nqn); err != nil {
+				errs[i] = fmt.Errorf("%s: %w", nqn, err)
+				continue
+			}
+			listen(b, i, sub, p)
 		}
 	}
 	b.wait()

@@ -59,7 +59,7 @@ func (s *session) quietly(items []int, volume func(item int) *lvol, errs []error
 			idle = append(idle, i)
 		}
 	}
-	do(s, idle, errs)
+	defer s.unused(idle, volume, errs, do)()
 	if len(used) == 0 {
 		return
 	}
@@ -87,6 +87,58 @@ func (s *session) quietly(items []int, volume func(item int) *lvol, errs []error
 		}
 	}
 	s.awaitWoken(kept)
+}
+
+// unused volumes are changed at once, and get no hosts until they are, also where the call's time ends first.
+func (s *session) unused(items []int, volume func(item int) *lvol, errs []error, do func(s *session, items []int, errs []error)) (wait func()) {
+	var begun []int
+	for _, i := range items {
+		if errs[i] = s.unchanging(volume(i)); errs[i] == nil {
+			begun = append(begun, i)
+		}
+	}
+	if len(begun) == 0 {
+		return func() {}
+	}
+	own := make([]error, len(errs)) // the caller's are its own when its time has ended
+	change := s.ask(s.life.changing, volume(begun[0]).alias(), func(beyond *session) error {
+		do(beyond, begun, own)
+		return nil
+	})
+	for _, i := range begun {
+		s.life.changing[volume(i).alias()] = change
+	}
+	return func() {
+		select {
+		case <-change.done:
+			for _, i := range begun {
+				errs[i] = own[i]
+			}
+		case <-s.ctx.Done():
+			for _, i := range begun {
+				errs[i] = s.ctx.Err()
+			}
+		}
+	}
+}
+
+// unchanging fails with engine.ErrBusy while SPDK changes a volume that has no hosts. The caller holds mu.
+func (s *session) unchanging(l *lvol) error {
+	forgetAnswered(s.life.changing)
+	if s.life.changing[l.alias()] != nil {
+		return fmt.Errorf("%w: SPDK is still changing it", engine.ErrBusy)
+	}
+	return nil
+}
+
+// mayGive says why an export cannot be given more now: hosts would use what it gets at once, while those that are there
+// are kept waiting. The caller holds mu.
+func (s *session) mayGive(nqn string) error {
+	s.forgetWoken()
+	if s.life.waking[nqn] != nil {
+		return fmt.Errorf("%w: its hosts wait until SPDK has changed its volume", engine.ErrBusy)
+	}
+	return nil
 }
 
 // keeping hosts waiting while SPDK does something.
@@ -199,11 +251,8 @@ func (s *session) merge(l, into *lvol) (busy, err error) {
 			return func() error { return <-done }
 		}
 	})
-	switch {
-	case busy != nil:
+	if busy != nil {
 		return busy, nil
-	case k == nil: // nobody uses the volume
-		return nil, <-deletion(s)
 	}
 	err = k.wait(s.ctx)
 	if err != nil && s.ctx.Err() == nil && !began {
@@ -212,7 +261,7 @@ func (s *session) merge(l, into *lvol) (busy, err error) {
 	return nil, err
 }
 
-// keepOne volume's hosts waiting, if it has any.
+// keepOne volume's hosts waiting. One that has none gets none until do returns.
 func (s *session) keepOne(l *lvol, do func(beyond *session) func() error) (*keeping, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -223,14 +272,22 @@ func (s *session) keepOne(l *lvol, do func(beyond *session) func() error) (*keep
 	if err != nil {
 		return nil, err
 	}
-	of, known := n.served(l)
-	if !known {
-		return nil, nil
-	}
 	if s.life.conn != s.conn {
 		return nil, fmt.Errorf("%w: the target has ended", engine.ErrUnavailable)
 	}
-	return s.keep(of, make(chan struct{}, 1), do)
+	if err := s.unchanging(l); err != nil {
+		return nil, err
+	}
+	if of, known := n.served(l); known {
+		return s.keep(of, make(chan struct{}, 1), do)
+	}
+	k := &keeping{result: make(chan error, 1)}
+	s.ask(s.life.changing, l.alias(), func(beyond *session) error {
+		wait := do(beyond)
+		go func() { k.result <- wait() }()
+		return nil
+	})
+	return k, nil
 }
 
 // served volume.

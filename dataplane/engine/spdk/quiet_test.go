@@ -203,3 +203,27 @@ func TestHostsWaitAsLongAsSPDKWorks(t *testing.T) {
 	r.reopened()
 	r.Expect(r.state().Snapshots).To(HaveLen(1))
 }
+
+// TestNobodyComesWhileSPDKWorks on a volume: neither a host of one that had none, nor by another portal.
+func TestNobodyComesWhileSPDKWorks(t *testing.T) {
+	r, fake := newFakeRig(t)
+	used, x := r.attached(fake)
+	unused := r.create(engine.Source{}, 8*mib)
+	other := r.portals()[0]
+	other.Port++
+	goOn := fake.Hang(r.lvstoreOf(used))
+	brief, cancel := context.WithTimeout(r.ctx, time.Second)
+	defer cancel()
+	snapshots := []engine.SnapshotSpec{{ID: newID(), Volume: used}, {ID: newID(), Volume: unused}}
+	r.Expect(r.engine.CreateSnapshots(brief, snapshots)).To(HaveEach(MatchError(context.DeadlineExceeded)))
+	late := r.exportOf(unused)
+	r.Expect(r.engine.Export(r.ctx, []engine.Export{late, x})).To(HaveExactElements(MatchError(engine.ErrBusy), BeNil()))
+	r.Expect(r.engine.OpenPortals(r.ctx, []engine.Portal{other})).To(HaveExactElements(MatchError(engine.ErrBusy)))
+	r.Expect(fake.Inaccessible()).To(ConsistOf(x.NQN))
+	goOn()
+	r.Eventually(fake.Inaccessible).WithTimeout(time.Minute).Should(BeEmpty())
+	r.done(r.engine.OpenPortals(r.ctx, []engine.Portal{other}))
+	r.Eventually(func() error { return r.engine.Export(r.ctx, []engine.Export{late})[0] }).WithTimeout(time.Minute).Should(Succeed())
+	r.done(r.engine.CreateSnapshots(r.ctx, snapshots))
+	r.Expect(r.state().Snapshots).To(HaveLen(2))
+}
