@@ -138,6 +138,9 @@ func (p *pool) has(such func(*lvol) bool) bool {
 // need are held by the first lvols, which are cleared first.
 func (s *session) hold(p *pool, clean bool) error {
 	free := p.FreeBytes
+	if free < 0 || free > p.TotalBytes {
+		return fmt.Errorf("SPDK counts %d free bytes of %d: some clusters belong to two volumes until a deleted snapshot is merged and the target restarts", free, p.TotalBytes)
+	}
 	first := p.unwritten()
 	if err := s.soil(p); err != nil {
 		return err

@@ -118,6 +118,7 @@ func (e *Engine) clearOnce(ctx context.Context, c *clearing, device string) (cle
 
 // choose what is cleared next of a pool: held clusters, for which hosts may wait, then a snapshot, whose neighbours
 // have to wait for it, then what is condemned, which stays in its user's sight until it is gone, and then all volumes.
+// A snapshot whose merge may have been cut off comes before all.
 // A pool of which nothing is chosen may be clean, and then counts as one that is being cleared, until release. The pool
 // is nil when there is nothing to do.
 func (e *Engine) choose(ctx context.Context, device string) (*session, *pool, []*lvol, error) {
@@ -155,7 +156,7 @@ func (e *Engine) choose(ctx context.Context, device string) (*session, *pool, []
 	for _, i := range independent(garbage, s.cutOff) {
 		l := garbage[i]
 		switch {
-		case l.pool != p || l.unfinished():
+		case l.pool != p || l.unfinished() || s.life.halfMerged[l.bdev]:
 		case l.kind == freeLvol:
 			held = append(held, l)
 		case l.condemned:
@@ -169,7 +170,11 @@ func (e *Engine) choose(ctx context.Context, device string) (*session, *pool, []
 		}
 	}
 	slices.SortFunc(held, func(a, b *lvol) int { return strings.Compare(a.name, b.name) }) // as they were made
-	chosen := slices.Concat(held, snapshots[:min(1, len(snapshots))], condemned, volumes)
+	merged := snapshots[:min(1, len(snapshots))]
+	chosen := slices.Concat(held, merged, condemned, volumes)
+	if s.cutOff(p) { // while clusters belong to two, each further end of the target is a danger
+		chosen = slices.Concat(merged, held, condemned, volumes)
+	}
 	if len(chosen) == 0 {
 		if !s.mayCertify(p) {
 			return nil, nil, nil, nil
@@ -228,6 +233,9 @@ func (e *Engine) idle(lvols ...*lvol) error {
 		if l != nil && e.busy[l.alias()] {
 			return fmt.Errorf("%w: a snapshot of it or beside it is being deleted", engine.ErrBusy)
 		}
+		if l != nil && e.changing(l) {
+			return fmt.Errorf("%w: SPDK is still changing it", engine.ErrBusy)
+		}
 	}
 	return nil
 }
@@ -263,6 +271,9 @@ func (s *session) tried(l *lvol, err error) {
 	}
 	if err != nil {
 		s.life.uncleared[l.pool.Device] = true
+		for _, into := range l.clonesOf() {
+			s.life.halfMerged[into.bdev] = true
+		}
 	}
 	s.life.condemned.tried(l, err)
 }

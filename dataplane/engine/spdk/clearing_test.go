@@ -207,6 +207,24 @@ func TestMergesThatWereCutOffAreEndedFirst(t *testing.T) {
 	r.Expect(r.clean()).To(BeTrue())
 }
 
+// TestVolumeIntoWhichAMergeFailedStays until the target's next start: SPDK may have given it clusters that the snapshot
+// still has.
+func TestVolumeIntoWhichAMergeFailedStays(t *testing.T) {
+	r, fake := newFakeRig(t)
+	volume := r.create(engine.Source{}, 16*mib)
+	check(t, fake.Write(r.lvols()[string(volume)].Alias, 0, 4))
+	r.done(r.engine.DeleteSnapshots(r.ctx, []engine.ID{r.snap(volume)}))
+	fake.Inject(spdktest.Fault{Method: "bdev_lvol_delete", Match: notTheMark, Error: &spdktest.AnswerError{Code: -5, Message: "Input/output error"}})
+	_, err := r.engine.Clear(r.ctx, r.device.ID)
+	r.Expect(err).To(MatchError(ContainSubstring("Input/output error")))
+	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{volume}))
+	r.clear()
+	r.Expect(r.lvols()).To(HaveKey("x-" + string(volume)))
+	r.restarted()
+	r.Expect(r.lvols()).To(BeEmpty())
+	r.Expect(r.clean()).To(BeTrue())
+}
+
 // noPages for another name: SPDK has changed the alias before it finds out. The fake has changed the name, too.
 func noPages(fake *spdktest.Target) {
 	fake.Inject(spdktest.Fault{Method: "bdev_lvol_rename", When: spdktest.After, Error: &spdktest.AnswerError{Code: -12, Message: "Cannot allocate memory"}})

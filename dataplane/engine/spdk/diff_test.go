@@ -129,6 +129,22 @@ func TestIndependent(t *testing.T) {
 	}
 }
 
+// Of a chain that was being merged, the deepest goes first: what depends on it may have its clusters.
+func TestIndependentOfACutOffChain(t *testing.T) {
+	p := &pool{lvols: map[string]*lvol{}}
+	chain := []*lvol{
+		{kind: volumeLvol, name: "v", base: "upper", condemned: true},
+		{kind: cloneLvol, name: "upper", base: "lower", clones: []string{"v"}},
+		{kind: cloneLvol, name: "lower", clones: []string{"upper"}},
+	}
+	for _, l := range chain {
+		l.pool, p.lvols[l.name] = p, l
+	}
+	for cutOff, want := range map[bool][]int{false: {0}, true: {2}} {
+		NewWithT(t).Expect(independent(chain, func(*pool) bool { return cutOff })).To(Equal(want))
+	}
+}
+
 func TestNames(t *testing.T) {
 	g := NewWithT(t)
 	at := time.Unix(1795000000, 0)

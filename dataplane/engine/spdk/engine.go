@@ -126,9 +126,12 @@ type life struct {
 	checks map[string]*asking
 	// waking are subsystems whose hosts are being woken, by their NQNs. awake says that nobody else's wait: see quiet.
 	waking map[string]*asking
-	// changing are volumes without hosts that SPDK changes, by their aliases. They get no hosts meanwhile.
+	// changing are volumes that SPDK changes, by their aliases. They are not exported meanwhile.
 	changing map[string]*asking
-	awake  bool
+	// halfMerged are SPDK's names of lvols into which it failed to merge a snapshot, which it does not list until its next
+	// start. Both may have the same clusters, so they stay until then.
+	halfMerged map[string]bool
+	awake      bool
 }
 
 // session is one call's connection: all that it asks goes to one life of the target.
@@ -151,7 +154,7 @@ func (e *Engine) begin(ctx context.Context) (s *session, end func(), err error) 
 		err = fmt.Errorf("%w: %s: %w", engine.ErrUnavailable, e.config.Socket, err)
 	}
 	if e.life.conn != conn {
-		e.life = life{conn: conn, uncleared: map[string]bool{}, condemned: condemned{}, trust: map[string]*trust{}, asked: map[string]*asking{}, checks: map[string]*asking{}, waking: map[string]*asking{}, changing: map[string]*asking{}}
+		e.life = life{conn: conn, uncleared: map[string]bool{}, condemned: condemned{}, trust: map[string]*trust{}, asked: map[string]*asking{}, checks: map[string]*asking{}, waking: map[string]*asking{}, changing: map[string]*asking{}, halfMerged: map[string]bool{}}
 	}
 	return &session{Engine: e, ctx: ctx, conn: conn}, e.mu.Unlock, err
 }

@@ -192,10 +192,12 @@ func (s *session) planExport(x engine.Export, st *store, n *network) (*change, e
 		is = &found
 	}
 	bdevs := map[engine.ID]string{}
+	busy := s.mayGive(x.NQN)
 	for _, ns := range x.Namespaces {
 		l, err := st.find(st.volumes, ns.Volume)
 		if err == nil {
-			err = errors.Join(s.serves(l.pool), s.unchanging(l))
+			err = s.serves(l.pool)
+			busy = errors.Join(busy, s.unchanging(l))
 		}
 		if err != nil {
 			return shutOut(is, x, fmt.Errorf("namespace %d: volume %w", ns.NSID, err)), nil
@@ -203,10 +205,8 @@ func (s *session) planExport(x engine.Export, st *store, n *network) (*change, e
 		bdevs[ns.Volume] = l.bdev
 	}
 	c, err := diff(is, x, bdevs, n.open())
-	if c != nil && (c.create != nil || len(c.addNamespaces) > 0 || len(c.listen) > 0) {
-		if busy := s.mayGive(x.NQN); busy != nil {
-			return shutOut(is, x, busy), nil
-		}
+	if busy != nil && c != nil && (c.create != nil || len(c.addNamespaces) > 0 || len(c.listen) > 0) {
+		return shutOut(is, x, busy), nil
 	}
 	return c, err
 }

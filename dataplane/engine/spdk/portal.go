@@ -34,11 +34,9 @@ func (e *Engine) OpenPortals(ctx context.Context, portals []engine.Portal) []err
 			if len(sub.Hosts) == 0 || listensOn(sub, p.Portal) {
 				continue
 			}
-			if err := s.mayGive(nqn); err != nil {
-				errs[i] = fmt.Errorf("%s: %w", nqn, err)
-				continue
+			if s.mayGive(nqn) == nil { // else its next Export gives it the portal
+				listen(b, i, sub, p)
 			}
-			listen(b, i, sub, p)
 		}
 	}
 	b.wait()

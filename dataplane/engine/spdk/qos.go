@@ -30,17 +30,13 @@ func (e *Engine) SetQoS(ctx context.Context, limits []engine.VolumeQoS) []error 
 	found := make([]*lvol, len(limits))
 	var set []int
 	for i, want := range limits {
-		found[i], errs[i] = st.planQoS(want)
+		found[i], errs[i] = s.planQoS(st, want)
 		if found[i] != nil {
 			set = append(set, i)
 		}
 	}
 	call(s, set, errs, func(i int) spdkrpc.Request[spdkrpc.Done] {
-		want := rateLimits(limits[i].QoS)
-		return spdkrpc.BdevSetQosLimit{
-			Name: found[i].bdev, RWIOPS: &want.RWIOPS, RWMiBPerSec: &want.RWMiBPerSec,
-			ReadMiBPerSec: &want.ReadMiBPerSec, WriteMiBPerSec: &want.WriteMiBPerSec,
-		}
+		return limit(found[i].bdev, rateLimits(limits[i].QoS))
 	})
 	for i, err := range errs {
 		if err != nil {
@@ -50,8 +46,15 @@ func (e *Engine) SetQoS(ctx context.Context, limits []engine.VolumeQoS) []error 
 	return errs
 }
 
-// planQoS finds the volume to be limited; nil when its limits are as asked.
-func (st *store) planQoS(want engine.VolumeQoS) (*lvol, error) {
+func limit(bdev string, to spdkrpc.QoS) spdkrpc.BdevSetQosLimit {
+	return spdkrpc.BdevSetQosLimit{
+		Name: bdev, RWIOPS: &to.RWIOPS, RWMiBPerSec: &to.RWMiBPerSec, ReadMiBPerSec: &to.ReadMiBPerSec, WriteMiBPerSec: &to.WriteMiBPerSec,
+	}
+}
+
+// planQoS finds the volume to be limited; nil when its limits are as asked. While its hosts are kept waiting, they are
+// lifted: see quiet.
+func (s *session) planQoS(st *store, want engine.VolumeQoS) (*lvol, error) {
 	if err := want.Validate(); err != nil {
 		return nil, err
 	}
@@ -59,6 +62,8 @@ func (st *store) planQoS(want engine.VolumeQoS) (*lvol, error) {
 	switch {
 	case err != nil:
 		return nil, err
+	case s.changing(is):
+		return nil, s.unchanging(is)
 	case is.limits == rateLimits(want.QoS):
 		return nil, nil
 	case is.limits != (spdkrpc.QoS{}) && !is.claimed:

@@ -35,7 +35,7 @@ const (
 	// mergePatience with the map of a deleted snapshot, which SPDK merges into that of its volume. What it clears
 	// afterwards, hosts need not wait for.
 	mergePatience = time.Second
-	// quietAtOnce are kept waiting at the same time, and so for each other.
+	// quietAtOnce volumes of a drive are kept waiting at the same time, and so for each other.
 	quietAtOnce = 8
 )
 
@@ -59,12 +59,14 @@ func (s *session) quietly(items []int, volume func(item int) *lvol, errs []error
 			idle = append(idle, i)
 		}
 	}
-	defer s.unused(idle, volume, errs, do)()
+	for _, of := range byDevice(idle, volume) {
+		defer s.unused(of, volume, errs, do)()
+	}
 	if len(used) == 0 {
 		return
 	}
 	n, err := s.finishNetwork(s.startSubsystems())
-	places := make(chan struct{}, quietAtOnce)
+	places := map[string]chan struct{}{}
 	kept := map[int]*keeping{}
 	for _, i := range used {
 		of, known := n.served(volume(i))
@@ -74,7 +76,11 @@ func (s *session) quietly(items []int, volume func(item int) *lvol, errs []error
 		case !known:
 			errs[i] = fmt.Errorf("%w: something else than a subsystem uses it", engine.ErrBusy)
 		default:
-			kept[i], errs[i] = s.keep(of, places, func(beyond *session) func() error {
+			device := volume(i).pool.Device
+			if places[device] == nil {
+				places[device] = make(chan struct{}, quietAtOnce)
+			}
+			kept[i], errs[i] = s.keep(of, places[device], func(beyond *session) func() error {
 				own := make([]error, len(errs)) // the caller's are its own when its time has ended
 				do(beyond, []int{i}, own)
 				return func() error { return own[i] }
@@ -89,7 +95,17 @@ func (s *session) quietly(items []int, volume func(item int) *lvol, errs []error
 	s.awaitWoken(kept)
 }
 
-// unused volumes are changed at once, and get no hosts until they are, also where the call's time ends first.
+// byDevice groups items by the device of their volumes: one that hangs holds up no other.
+func byDevice(items []int, volume func(item int) *lvol) map[string][]int {
+	groups := map[string][]int{}
+	for _, i := range items {
+		device := volume(i).pool.Device
+		groups[device] = append(groups[device], i)
+	}
+	return groups
+}
+
+// unused volumes of one device are changed at once, and get no hosts until they are, also where the call's time ends first.
 func (s *session) unused(items []int, volume func(item int) *lvol, errs []error, do func(s *session, items []int, errs []error)) (wait func()) {
 	var begun []int
 	for _, i := range items {
@@ -122,13 +138,18 @@ func (s *session) unused(items []int, volume func(item int) *lvol, errs []error,
 	}
 }
 
-// unchanging fails with engine.ErrBusy while SPDK changes a volume that has no hosts. The caller holds mu.
+// unchanging fails with engine.ErrBusy while SPDK changes a volume. The caller holds mu.
 func (s *session) unchanging(l *lvol) error {
-	forgetAnswered(s.life.changing)
-	if s.life.changing[l.alias()] != nil {
+	if s.changing(l) {
 		return fmt.Errorf("%w: SPDK is still changing it", engine.ErrBusy)
 	}
 	return nil
+}
+
+// changing says whether SPDK changes a volume. The caller holds mu.
+func (e *Engine) changing(l *lvol) bool {
+	forgetAnswered(e.life.changing)
+	return e.life.changing[l.alias()] != nil
 }
 
 // mayGive says why an export cannot be given more now: hosts would use what it gets at once, while those that are there
@@ -171,16 +192,18 @@ func (s *session) keep(of served, places chan struct{}, do func(beyond *session)
 		return nil, err
 	}
 	k := &keeping{nqn: of.nqn, result: make(chan error, 1)}
+	defer func() { s.life.changing[of.volume.alias()] = k.waking }() // its next export may have another NQN
 	k.waking = s.ask(s.life.waking, of.nqn, func(beyond *session) error {
 		places <- struct{}{}
 		defer func() { <-places }()
 		wait := func() error { return nil }
-		err := beyond.quiet(of)
+		lifted, err := beyond.quiet(of)
 		if err != nil {
 			k.result <- err
 		} else {
 			wait = do(beyond)
 		}
+		beyond.limitAgain(of.volume, lifted)
 		woken := beyond.wakeOne(of.nqn)
 		if err == nil {
 			k.result <- wait()
@@ -305,19 +328,44 @@ func (n *network) served(l *lvol) (of served, known bool) {
 	return of, false
 }
 
-// quiet a namespace. Hosts wait until they are woken, also after an error.
-func (s *session) quiet(of served) error {
+// quiet a namespace. Hosts wait until they are woken, also after an error. Limits of its volume are lifted until
+// limitAgain: what waits for them is under way, too, and may take longer than drainPatience.
+func (s *session) quiet(of served) (lifted spdkrpc.QoS, err error) {
 	patience, cancel := context.WithTimeout(s.ctx, drainPatience)
 	defer cancel()
 	drain := &session{Engine: s.Engine, ctx: patience, conn: s.conn}
-	err := drain.setANA(of.nqn, of.listeners, spdkrpc.ANAInaccessible)
+	err = drain.setANA(of.nqn, of.listeners, spdkrpc.ANAInaccessible)
+	if err == nil {
+		lifted, err = drain.lift(of.volume)
+	}
 	if err == nil {
 		_, err = spdkrpc.Call(patience, s.conn, spdkrpc.NvmfSubsystemSetNsAnaGroup{NQN: of.nqn, NSID: of.nsid, Group: of.nsid})
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("%w: I/O of its hosts does not end", engine.ErrBusy)
+		return lifted, fmt.Errorf("%w: I/O of its hosts does not end", engine.ErrBusy)
 	}
-	return mapError(err)
+	return lifted, mapError(err)
+}
+
+// lift the limits of a volume, which are those that it has now: what was read before may be hours old.
+func (s *session) lift(l *lvol) (lifted spdkrpc.QoS, err error) {
+	bdevs, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevGetBdevs{Name: l.bdev})
+	if err != nil || len(bdevs) != 1 || bdevs[0].Limits == (spdkrpc.QoS{}) {
+		return spdkrpc.QoS{}, err
+	}
+	_, err = spdkrpc.Call(s.ctx, s.conn, limit(l.bdev, spdkrpc.QoS{}))
+	return bdevs[0].Limits, err
+}
+
+// limitAgain a volume whose limits were lifted. Where that fails, or this process ends before, whoever compares them
+// with what is asked sets them again.
+func (s *session) limitAgain(l *lvol, lifted spdkrpc.QoS) {
+	if lifted == (spdkrpc.QoS{}) {
+		return
+	}
+	if _, err := spdkrpc.Call(s.ctx, s.conn, limit(l.bdev, lifted)); err != nil {
+		logr.FromContextOrDiscard(s.ctx).Error(err, "The limits of a volume were lifted while SPDK changed it, and are missing until they are set again", "volume", l.id)
+	}
 }
 
 func (s *session) setANA(nqn string, listeners []spdkrpc.Address, state spdkrpc.ANAState) error {

@@ -4,6 +4,7 @@ package spdk_test
 
 import (
 	"context"
+	"encoding/json"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/engine/enginetest"
 	"github.com/weft-storage/weft/dataplane/spdkrpc"
@@ -218,12 +220,57 @@ func TestNobodyComesWhileSPDKWorks(t *testing.T) {
 	r.Expect(r.engine.CreateSnapshots(brief, snapshots)).To(HaveEach(MatchError(context.DeadlineExceeded)))
 	late := r.exportOf(unused)
 	r.Expect(r.engine.Export(r.ctx, []engine.Export{late, x})).To(HaveExactElements(MatchError(engine.ErrBusy), BeNil()))
-	r.Expect(r.engine.OpenPortals(r.ctx, []engine.Portal{other})).To(HaveExactElements(MatchError(engine.ErrBusy)))
-	r.Expect(fake.Inaccessible()).To(ConsistOf(x.NQN))
-	goOn()
-	r.Eventually(fake.Inaccessible).WithTimeout(time.Minute).Should(BeEmpty())
 	r.done(r.engine.OpenPortals(r.ctx, []engine.Portal{other}))
-	r.Eventually(func() error { return r.engine.Export(r.ctx, []engine.Export{late})[0] }).WithTimeout(time.Minute).Should(Succeed())
+	r.Expect(r.portalsOf(x)).NotTo(ContainElement(other.Portal))
+	r.Expect(r.engine.Export(r.ctx, []engine.Export{x})).To(HaveExactElements(MatchError(engine.ErrBusy)), "it would get the portal")
+	r.done(r.engine.Unexport(r.ctx, []string{x.NQN}))
+	again := x
+	again.NQN += "-2"
+	r.Expect(r.engine.Export(r.ctx, []engine.Export{again})).To(HaveExactElements(MatchError(engine.ErrBusy)))
+	r.Expect(r.engine.DeleteVolumes(r.ctx, []engine.ID{used, unused})).To(HaveEach(MatchError(engine.ErrBusy)))
+	goOn()
+	exports := []engine.Export{late, again}
+	r.Eventually(func() []error { return r.engine.Export(r.ctx, exports) }).WithTimeout(time.Minute).Should(HaveEach(BeNil()))
+	r.Expect(r.portalsOf(again)).To(ContainElement(other.Portal))
 	r.done(r.engine.CreateSnapshots(r.ctx, snapshots))
 	r.Expect(r.state().Snapshots).To(HaveLen(2))
+}
+
+// portalsOf an export.
+func (r *rig) portalsOf(x engine.Export) []v1alpha1.Portal {
+	r.t.Helper()
+	for _, is := range r.state().Exports {
+		if is.NQN == x.NQN {
+			return is.Portals
+		}
+	}
+	return nil
+}
+
+// TestLimitsAreLiftedWhileHostsWait, so that what waits for them ends, and hold again before hosts go on.
+func TestLimitsAreLiftedWhileHostsWait(t *testing.T) {
+	r, fake := newFakeRig(t)
+	volume, _ := r.attached(fake)
+	qos := engine.QoS{MiBps: 1}
+	r.done(r.engine.SetQoS(r.ctx, []engine.VolumeQoS{{ID: volume, QoS: qos}}))
+	var calls []string
+	var mu sync.Mutex
+	for _, method := range []string{"bdev_set_qos_limit", "nvmf_subsystem_set_ns_ana_group", "bdev_lvol_snapshot", "nvmf_subsystem_listener_set_ana_state"} {
+		fake.Inject(spdktest.Fault{Method: method, Times: -1, Match: func(json.RawMessage) bool {
+			mu.Lock()
+			defer mu.Unlock()
+			if len(calls) == 0 || calls[len(calls)-1] != method {
+				calls = append(calls, method)
+			}
+			return false
+		}})
+	}
+	r.snap(volume)
+	mu.Lock()
+	defer mu.Unlock()
+	r.Expect(calls).To(Equal([]string{
+		"nvmf_subsystem_listener_set_ana_state", "bdev_set_qos_limit", "nvmf_subsystem_set_ns_ana_group",
+		"bdev_lvol_snapshot", "bdev_set_qos_limit", "nvmf_subsystem_listener_set_ana_state",
+	}))
+	r.Expect(r.state().Volumes).To(ConsistOf(HaveField("QoS", qos)))
 }

@@ -140,7 +140,7 @@ func (e *Engine) DeleteSnapshots(ctx context.Context, ids []engine.ID) []error {
 // of them touches another's neighbours. SPDK changes a snapshot's base and its clone when it deletes it. What an
 // interrupted clone left, and what a deleted volume, goes before what it depends on: it must never take data over. Nor
 // must what SPDK does not list. Only in a pool where a merge may have been cut off (see cutOff), a snapshot is merged
-// into a deleted volume, and before that goes.
+// into a deleted volume, and each before what depends on it.
 func independent(all []*lvol, cutOff func(*pool) bool) []int {
 	var picked []int
 	touched := map[string]bool{}
@@ -153,8 +153,9 @@ func independent(all []*lvol, cutOff func(*pool) bool) []int {
 			names = append(names, l.base)
 		}
 		clones := l.clonesOf()
-		free := l.clones == nil && !(l.awaitsMerge() && cutOff(l.pool)) ||
-			len(clones) == 1 && !clones[0].unfinished() && (clones[0].kind != deletedLvol || cutOff(l.pool))
+		maybe := cutOff(l.pool)
+		free := l.clones == nil || len(clones) == 1 && !clones[0].unfinished() && (clones[0].kind != deletedLvol || maybe)
+		free = free && !(maybe && l.awaitsMerge())
 		for _, name := range names {
 			free = free && !touched[l.pool.lvstore+"/"+name]
 		}

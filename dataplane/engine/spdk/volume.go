@@ -49,7 +49,7 @@ func (e *Engine) CreateVolumes(ctx context.Context, volumes []engine.VolumeSpec)
 	for i, want := range volumes {
 		c, err := st.plan(want)
 		if c != nil {
-			if err = e.idle(c.touches()...); err != nil {
+			if err = errors.Join(e.idle(c.touches()...), s.unmerged(c)); err != nil {
 				c = nil
 			}
 		}
@@ -139,6 +139,16 @@ func (s *session) clone(todo []*creation, items []int, errs []error) {
 	call(s, items, errs, func(i int) spdkrpc.Request[spdkrpc.Done] {
 		return spdkrpc.BdevLvolRename{Name: todo[i].alias(newName(todo[i].want.ID)), NewName: string(todo[i].want.ID)}
 	})
+}
+
+// unmerged fails with engine.ErrBusy where a target may have ended while it merged what an interrupted call left for this
+// clone: the merge comes first (see cutOff), and then the clone is made of the volume as it is.
+func (s *session) unmerged(c *creation) error {
+	left := c.pool.lvols[c.base]
+	if left == nil || left.kind != cloneLvol || c.made || len(left.clones) != 1 || !s.cutOff(c.pool) {
+		return nil
+	}
+	return fmt.Errorf("%w: what an interrupted call left of it is removed first", engine.ErrBusy)
 }
 
 // touches are the lvols that SPDK changes with the creation, as far as they are there.
