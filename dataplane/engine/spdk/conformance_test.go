@@ -42,6 +42,7 @@ func (h hostless) Traits() enginetest.Traits {
 		traits.NoWire = "the fake listens on no socket for hosts: name a real nvmf_tgt in " + spdktest.TargetVariable
 	}
 	traits.Lingers = h.lingers()
+	traits.RepeatsReads = h.real != "" // SPDK 26.05: nvmf_tcp_req_process leaves such a command in AWAIT_REQ
 	return traits
 }
 
