@@ -305,6 +305,9 @@ func (h *intruded) attached() *WireHost {
 // lingering is how long the end of a connection is waited for where some do not end.
 const lingering = 20 * time.Millisecond
 
+// mostAnswers are more than any attempt asks for: a target that repeats what it has done goes on until it is hung up on.
+const mostAnswers = 10_000
+
 // ended waits until the target has ended the connection, or said that it does, after the host said its last word.
 func (h *intruded) ended(w *wire) {
 	h.t.Helper()
@@ -314,7 +317,7 @@ func (h *intruded) ended(w *wire) {
 	if lingers {
 		w.patience = lingering
 	}
-	for {
+	for answers := 0; answers < mostAnswers || !h.Traits().RepeatsReads; answers++ {
 		p, err := w.receive()
 		if isTimeout(err) && !lingers {
 			h.t.Fatalf("%s: the target neither answers nor ends the connection", h.attempt)
