@@ -88,8 +88,8 @@ type Traits struct {
 	NoWire string
 	// Lingers: this release of the target does not end every connection that its host has ended.
 	Lingers bool
-	// RepeatsReads: this release of the target does a Read or an Identify that has data in its capsule again and again, as
-	// long as its connection has something to be read.
+	// RepeatsReads: this release of the target does a Read or an Identify that has data in its capsule again and again,
+	// as long as its connection has something to be read.
 	RepeatsReads bool
 	// NoNotes: the engine has no place for notes in its pools, and is no engine.NoteKeeper.
 	NoNotes bool

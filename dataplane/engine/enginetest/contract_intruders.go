@@ -305,7 +305,8 @@ func (h *intruded) attached() *WireHost {
 // lingering is how long the end of a connection is waited for where some do not end.
 const lingering = 20 * time.Millisecond
 
-// mostAnswers are more than any attempt asks for: a target that repeats what it has done goes on until it is hung up on.
+// mostAnswers are more than any attempt asks for: a target that repeats what it has done goes on until it is hung up
+// on.
 const mostAnswers = 10_000
 
 // ended waits until the target has ended the connection, or said that it does, after the host said its last word.

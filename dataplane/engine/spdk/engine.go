@@ -128,8 +128,8 @@ type life struct {
 	waking map[string]*asking
 	// changing are volumes that SPDK changes, by their aliases. They are not exported meanwhile.
 	changing map[string]*asking
-	// halfMerged are SPDK's names of lvols into which it failed to merge a snapshot, which it does not list until its next
-	// start. Both may have the same clusters, so they stay until then.
+	// halfMerged are SPDK's names of lvols into which it failed to merge a snapshot, which it does not list until its
+	// next start. Both may have the same clusters, so they stay until then.
 	halfMerged map[string]bool
 	awake      bool
 }

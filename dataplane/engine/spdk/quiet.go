@@ -105,7 +105,8 @@ func byDevice(items []int, volume func(item int) *lvol) map[string][]int {
 	return groups
 }
 
-// unused volumes of one device are changed at once, and get no hosts until they are, also where the call's time ends first.
+// unused volumes of one device are changed at once, and get no hosts until they are, also where the call's time ends
+// first.
 func (s *session) unused(items []int, volume func(item int) *lvol, errs []error, do func(s *session, items []int, errs []error)) (wait func()) {
 	var begun []int
 	for _, i := range items {

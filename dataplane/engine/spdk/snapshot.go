@@ -155,7 +155,7 @@ func independent(all []*lvol, cutOff func(*pool) bool) []int {
 		clones := l.clonesOf()
 		maybe := cutOff(l.pool)
 		free := l.clones == nil || len(clones) == 1 && !clones[0].unfinished() && (clones[0].kind != deletedLvol || maybe)
-		free = free && !(maybe && l.awaitsMerge())
+		free = free && (!maybe || !l.awaitsMerge())
 		for _, name := range names {
 			free = free && !touched[l.pool.lvstore+"/"+name]
 		}
@@ -176,10 +176,10 @@ func (l *lvol) awaitsMerge() bool {
 	return base != nil && len(base.clones) == 1 && (base.kind == cloneLvol || base.kind == snapshotLvol && base.marked())
 }
 
-// cutOff says whether a target may have ended while it merged a deleted snapshot of a pool. SPDK 26.05 writes the map of
-// the volume, in parts, before that of the snapshot, so both may have a cluster. A merge sets that right: SPDK takes from
-// the snapshot what the volume has of it. If the volume went first, its clusters could be given to another, and the
-// snapshot would then have them cleared there.
+// cutOff says whether a target may have ended while it merged a deleted snapshot of a pool. SPDK 26.05 writes the map
+// of the volume, in parts, before that of the snapshot, so both may have a cluster. A merge sets that right: SPDK takes
+// from the snapshot what the volume has of it. If the volume went first, its clusters could be given to another, and
+// the snapshot would then have them cleared there.
 func (s *session) cutOff(p *pool) bool {
 	t := s.life.trust[p.Device]
 	return (t == nil || t.inherited) && !p.clean()

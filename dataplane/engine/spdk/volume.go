@@ -141,8 +141,8 @@ func (s *session) clone(todo []*creation, items []int, errs []error) {
 	})
 }
 
-// unmerged fails with engine.ErrBusy where a target may have ended while it merged what an interrupted call left for this
-// clone: the merge comes first (see cutOff), and then the clone is made of the volume as it is.
+// unmerged fails with engine.ErrBusy where a target may have ended while it merged what an interrupted call left for
+// this clone: the merge comes first (see cutOff), and then the clone is made of the volume as it is.
 func (s *session) unmerged(c *creation) error {
 	left := c.pool.lvols[c.base]
 	if left == nil || left.kind != cloneLvol || c.made || len(left.clones) != 1 || !s.cutOff(c.pool) {
