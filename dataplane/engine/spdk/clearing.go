@@ -272,7 +272,9 @@ func (s *session) tried(l *lvol, err error) {
 	if err != nil {
 		s.life.uncleared[l.pool.Device] = true
 		for _, into := range l.clonesOf() {
-			s.life.halfMerged[into.bdev] = !errors.Is(err, spdkrpc.ErrBusy) // which is said before anything is written
+			if !errors.Is(err, spdkrpc.ErrBusy) { // which is said before anything is written
+				s.life.halfMerged[into.bdev] = true
+			}
 		}
 	}
 	s.life.condemned.tried(l, err)
