@@ -208,6 +208,7 @@ func (s *session) admitCleared(st *store) {
 		if t == nil || t.err != nil {
 			continue
 		}
+		t.inherited = t.inherited && !p.clean()
 		t.open = t.open || p.hasRoom()
 		t.free, t.needed = p.FreeBytes, p.unwritten()
 	}

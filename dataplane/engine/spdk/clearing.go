@@ -118,7 +118,6 @@ func (e *Engine) clearOnce(ctx context.Context, c *clearing, device string) (cle
 
 // choose what is cleared next of a pool: held clusters, for which hosts may wait, then a snapshot, whose neighbours
 // have to wait for it, then what is condemned, which stays in its user's sight until it is gone, and then all volumes.
-// A snapshot whose merge may have been cut off comes before all.
 // A pool of which nothing is chosen may be clean, and then counts as one that is being cleared, until release. The pool
 // is nil when there is nothing to do.
 func (e *Engine) choose(ctx context.Context, device string) (*session, *pool, []*lvol, error) {
@@ -170,11 +169,11 @@ func (e *Engine) choose(ctx context.Context, device string) (*session, *pool, []
 		}
 	}
 	slices.SortFunc(held, func(a, b *lvol) int { return strings.Compare(a.name, b.name) }) // as they were made
-	merged := snapshots[:min(1, len(snapshots))]
-	chosen := slices.Concat(held, merged, condemned, volumes)
-	if s.cutOff(p) { // while clusters belong to two, each further end of the target is a danger
-		chosen = slices.Concat(merged, held, condemned, volumes)
+	// What interrupted clones left first: those are asked for again.
+	if at := slices.IndexFunc(snapshots, func(l *lvol) bool { return l.kind == cloneLvol }); at > 0 {
+		snapshots = snapshots[at:]
 	}
+	chosen := slices.Concat(held, snapshots[:min(1, len(snapshots))], condemned, volumes)
 	if len(chosen) == 0 {
 		if !s.mayCertify(p) {
 			return nil, nil, nil, nil
@@ -252,6 +251,9 @@ func (s *session) clear(l *lvol) (done bool, err error) {
 	} else {
 		_, err = spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevLvolDelete{Name: l.bdev})
 	}
+	if err != nil && !errors.Is(err, spdkrpc.ErrBusy) && !errors.Is(err, spdkrpc.ErrNotFound) { // which are said before anything is written
+		s.halfMerge(l)
+	}
 	switch {
 	case errors.Is(err, spdkrpc.ErrNotFound) && !l.condemned:
 		return false, nil
@@ -259,6 +261,18 @@ func (s *session) clear(l *lvol) (done bool, err error) {
 		_, err = spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevLvolDelete{Name: l.pool.lvols[markName(l.id)].bdev})
 	}
 	return err == nil, err
+}
+
+// halfMerge notes that SPDK failed to merge a snapshot, and may have begun.
+func (s *session) halfMerge(l *lvol) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.life.conn != s.conn {
+		return
+	}
+	for _, into := range l.clonesOf() {
+		s.life.halfMerged[into.bdev] = true
+	}
 }
 
 // tried to clear an lvol; err is why SPDK did not.
@@ -271,11 +285,6 @@ func (s *session) tried(l *lvol, err error) {
 	}
 	if err != nil {
 		s.life.uncleared[l.pool.Device] = true
-		for _, into := range l.clonesOf() {
-			if !errors.Is(err, spdkrpc.ErrBusy) { // which is said before anything is written
-				s.life.halfMerged[into.bdev] = true
-			}
-		}
 	}
 	s.life.condemned.tried(l, err)
 }

@@ -339,6 +339,45 @@ func TestSnapshotThatCannotBeMarked(t *testing.T) {
 	r.Expect(r.clean()).To(BeTrue())
 }
 
+// clearedSlowly begins to clear what does not end until it is given up.
+func (r *rig) clearedSlowly(fake *spdktest.Target) (giveUp func()) {
+	r.t.Helper()
+	withdraw := fake.Inject(spdktest.Fault{Method: "bdev_lvol_delete", Match: notTheMark, Delay: time.Hour})
+	ctx, cancel := context.WithCancel(r.ctx)
+	r.t.Cleanup(cancel)
+	cleared := make(chan error, 1)
+	before := fake.Calls()["bdev_lvol_delete"]
+	go func() {
+		_, err := r.engine.Clear(ctx, r.device.ID)
+		cleared <- err
+	}()
+	r.Eventually(func() int { return fake.Calls()["bdev_lvol_delete"] }).WithTimeout(time.Minute).Should(Equal(before + 1))
+	return func() {
+		cancel()
+		r.Expect(<-cleared).To(MatchError(context.Canceled))
+		withdraw()
+	}
+}
+
+// TestHostsAreHeldUpByTheMergeAlone, and not by the clearing after it, which may take hours: their volume gets limits
+// and portals meanwhile.
+func TestHostsAreHeldUpByTheMergeAlone(t *testing.T) {
+	r, fake := newFakeRig(t)
+	volume, x := r.attached(fake)
+	r.done(r.engine.DeleteSnapshots(r.ctx, []engine.ID{r.snap(volume)}))
+	giveUp := r.clearedSlowly(fake)
+	defer giveUp()
+	other := r.portals()[0]
+	other.Port++
+	r.Eventually(func() []error {
+		return r.engine.SetQoS(r.ctx, []engine.VolumeQoS{{ID: volume, QoS: engine.QoS{MiBps: 1}}})
+	}).
+		WithTimeout(time.Minute).Should(HaveEach(BeNil()))
+	r.done(r.engine.OpenPortals(r.ctx, []engine.Portal{other}))
+	r.Expect(r.portalsOf(x)).To(ContainElement(other.Portal))
+	r.Expect(fake.Inaccessible()).To(BeEmpty())
+}
+
 // TestNeighboursOfADeletedSnapshotWait: a deletion that meets an operation on the clone is refused by SPDK, which then
 // forgets the snapshot until its next start.
 func TestNeighboursOfADeletedSnapshotWait(t *testing.T) {
@@ -347,16 +386,9 @@ func TestNeighboursOfADeletedSnapshotWait(t *testing.T) {
 	check(t, fake.Write(r.lvols()[string(id)].Alias, 0, 4))
 	snapshot := r.snap(id)
 	check(t, fake.Write(r.lvols()[string(id)].Alias, 0, 4))
-	withdraw := fake.Inject(spdktest.Fault{Method: "bdev_lvol_delete", Match: notTheMark, Delay: time.Hour})
 	r.done(r.engine.DeleteSnapshots(r.ctx, []engine.ID{snapshot}))
 	r.Expect(r.state().Pools[0].ClearingBytes).To(BeEquivalentTo(16*mib), "what the volume has of its own is not counted")
-	ctx, cancel := context.WithCancel(r.ctx)
-	cleared := make(chan error)
-	go func() {
-		_, err := r.engine.Clear(ctx, r.device.ID)
-		cleared <- err
-	}()
-	r.Eventually(func() int { return fake.Calls()["bdev_lvol_delete"] }).Should(Equal(1))
+	end := r.clearedSlowly(fake)
 	r.Expect(r.engine.CreateSnapshots(r.ctx, []engine.SnapshotSpec{{ID: newID(), Volume: id}})[0]).To(MatchError(engine.ErrBusy))
 	r.Expect(r.engine.GrowVolumes(r.ctx, []engine.VolumeSize{{ID: id, SizeBytes: 20 * mib}})[0]).To(MatchError(engine.ErrBusy))
 	copied := engine.VolumeSpec{ID: newID(), SizeBytes: 16 * mib, Source: engine.Source{Volume: id}}
@@ -365,9 +397,7 @@ func TestNeighboursOfADeletedSnapshotWait(t *testing.T) {
 	r.Expect(r.engine.Export(r.ctx, []engine.Export{r.exportOf(id)})[0]).To(MatchError(engine.ErrBusy), "its map is being changed")
 	r.Eventually(func() error { return r.engine.Export(r.ctx, []engine.Export{r.exportOf(id)})[0] }).WithTimeout(time.Minute).Should(Succeed(), "the rest is only cleared")
 	r.snap(other)
-	cancel()
-	r.Expect(<-cleared).To(MatchError(context.Canceled))
-	withdraw()
+	end()
 	r.Expect(r.state().Snapshots).To(HaveLen(1), "the mark stays while its snapshot may come back")
 
 	r.restarted()

@@ -207,7 +207,7 @@ func (s *session) keep(of served, places chan struct{}, do func(beyond *session)
 		beyond.limitAgain(of.volume, lifted)
 		woken := beyond.wakeOne(of.nqn)
 		if err == nil {
-			k.result <- wait()
+			go func() { k.result <- wait() }() // what SPDK still clears holds up nobody
 		}
 		return woken
 	})

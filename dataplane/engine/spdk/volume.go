@@ -148,6 +148,7 @@ func (s *session) unmerged(c *creation) error {
 	if left == nil || left.kind != cloneLvol || c.made || len(left.clones) != 1 || !s.cutOff(c.pool) {
 		return nil
 	}
+	s.mayClear(c.pool)
 	return fmt.Errorf("%w: what an interrupted call left of it is removed first", engine.ErrBusy)
 }
 
