@@ -225,6 +225,32 @@ func TestVolumeIntoWhichAMergeFailedStays(t *testing.T) {
 	r.Expect(r.clean()).To(BeTrue())
 }
 
+// TestCloneIsNotTakenUpAgainAfterACutOffMerge: what an interrupted call left may share clusters with the source. In a
+// pool that has been clean since, it does not.
+func TestCloneIsNotTakenUpAgainAfterACutOffMerge(t *testing.T) {
+	r, fake := newFakeRig(t)
+	source := r.create(engine.Source{}, 16*mib)
+	check(t, fake.Write(r.lvols()[string(source)].Alias, 0, 4))
+	interrupted := func() []engine.VolumeSpec {
+		clone := engine.VolumeSpec{ID: newID(), SizeBytes: 16 * mib, Source: engine.Source{Volume: source}}
+		r.fake().Inject(spdktest.Fault{Method: "bdev_lvol_set_parent", Error: &spdktest.AnswerError{Code: -5, Message: "Input/output error"}})
+		r.Expect(r.engine.CreateVolumes(r.ctx, []engine.VolumeSpec{clone})[0]).To(HaveOccurred())
+		r.soil(source)
+		r.Expect(r.lvols()).To(HaveKey("c-" + string(clone.ID)))
+		return []engine.VolumeSpec{clone}
+	}
+	clone := interrupted()
+	r.reopened()
+	r.Expect(r.engine.CreateVolumes(r.ctx, clone)).To(HaveExactElements(MatchError(engine.ErrBusy)))
+	r.clear()
+	r.Expect(r.clean()).To(BeTrue())
+	r.Expect(r.lvols()).NotTo(HaveKey("c-" + string(clone[0].ID)))
+	r.done(r.engine.CreateVolumes(r.ctx, clone))
+
+	r.state()
+	r.done(r.engine.CreateVolumes(r.ctx, interrupted()))
+}
+
 // noPages for another name: SPDK has changed the alias before it finds out. The fake has changed the name, too.
 func noPages(fake *spdktest.Target) {
 	fake.Inject(spdktest.Fault{Method: "bdev_lvol_rename", When: spdktest.After, Error: &spdktest.AnswerError{Code: -12, Message: "Cannot allocate memory"}})
