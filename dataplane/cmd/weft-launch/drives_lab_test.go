@@ -244,9 +244,15 @@ func (s *serving) start(plan v1alpha1.Plan) {
 // stop the target, which gives its drives back.
 func (s *serving) stop() {
 	s.t.Helper()
+	s.Expect(s.terminated()).To(Succeed(), "%s", &s.log)
+}
+
+// terminated target: how its launcher ended.
+func (s *serving) terminated() error {
+	s.t.Helper()
 	s.engine.Close()
 	s.Expect(s.launcher.Process.Signal(syscall.SIGTERM)).To(Succeed())
-	s.Expect(s.launcher.Wait()).To(Succeed(), "%s", &s.log)
+	return s.launcher.Wait()
 }
 
 // fill the target, whose listeners come last.
