@@ -314,13 +314,13 @@ func (h *intruded) ended(w *wire) {
 	h.t.Helper()
 	// It may be over already.
 	_ = w.conn.(*net.TCPConn).CloseWrite()
-	lingers := h.Traits().Lingers
-	if lingers {
+	traits := h.Traits()
+	if traits.Lingers {
 		w.patience = lingering
 	}
-	for answers := 0; answers < mostAnswers || !h.Traits().RepeatsReads; answers++ {
+	for answers := 0; answers < mostAnswers || !traits.RepeatsReads; answers++ {
 		p, err := w.receive()
-		if isTimeout(err) && !lingers {
+		if isTimeout(err) && !traits.Lingers {
 			h.t.Fatalf("%s: the target neither answers nor ends the connection", h.attempt)
 		}
 		if err != nil || p.kind == pduTargetTerm {

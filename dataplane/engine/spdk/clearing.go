@@ -229,11 +229,14 @@ func (l *lvol) changes() []string {
 // refused by SPDK, and a deletion that is refused forgets what it was to delete.
 func (e *Engine) idle(lvols ...*lvol) error {
 	for _, l := range lvols {
-		if l != nil && e.busy[l.alias()] {
+		if l == nil {
+			continue
+		}
+		if e.busy[l.alias()] {
 			return fmt.Errorf("%w: a snapshot of it or beside it is being deleted", engine.ErrBusy)
 		}
-		if l != nil && e.changing(l) {
-			return fmt.Errorf("%w: SPDK is still changing it", engine.ErrBusy)
+		if err := e.unchanging(l); err != nil {
+			return err
 		}
 	}
 	return nil

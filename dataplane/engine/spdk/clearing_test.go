@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -39,17 +38,11 @@ func TestDeletionHoldsUpNobody(t *testing.T) {
 	fake.Inject(spdktest.Fault{Method: "bdev_lvol_delete", Match: notTheMark, Times: -1, Delay: time.Hour})
 	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{id}))
 	r.done(r.engine.DeleteSnapshots(r.ctx, []engine.ID{snapshot}))
-	ctx, cancel := context.WithCancel(r.ctx)
-	cleared := make(chan error)
-	go func() {
-		_, err := r.engine.Clear(ctx, r.device.ID)
-		cleared <- err
-	}()
+	giveUp := r.beginsToClear()
 	r.Eventually(func() int { return fake.Calls()["bdev_lvol_delete"] }).Should(BeNumerically(">", 0))
 	r.Expect(r.state()).To(And(HaveField("Snapshots", BeEmpty()), HaveField("Volumes", ConsistOf(HaveField("ID", other)))))
 	r.done(r.engine.Export(r.ctx, []engine.Export{r.exportOf(other), r.exportOf(r.create(engine.Source{}, 16*mib))}))
-	cancel()
-	r.Expect(<-cleared).To(MatchError(context.Canceled))
+	giveUp()
 }
 
 // TestPoolsAreClearedBesideEachOther: what is cleared on one drive may take hours, or never end. Another drive is
@@ -156,29 +149,29 @@ func TestDeletedVolumesGoBeforeTheirSnapshots(t *testing.T) {
 	r.clear()
 	r.Expect(r.state().Pools[0].ClearingBytes).To(BeZero())
 	r.Expect(fake.Calls()).NotTo(HaveKey("bdev_lvol_resize"))
-	r.Expect(deleted()).To(HaveLen(3))
-	r.Expect(deleted()[2]).To(Equal(between))
+	r.Expect(*deleted).To(HaveLen(3))
+	r.Expect((*deleted)[2]).To(Equal(between))
 	r.Expect(r.lvols()).To(BeEmpty())
 	r.Expect(fake.Dirty(lvstore)).To(BeZero())
 }
 
-// deletions that the fake is asked for, but for those of marks, in order.
-func deletions(fake *spdktest.Target) func() []string {
-	var mu sync.Mutex
-	var deleted []string
-	fake.Inject(spdktest.Fault{Method: "bdev_lvol_delete", Times: -1, Match: func(params json.RawMessage) bool {
-		mu.Lock()
-		defer mu.Unlock()
+// deletions that the fake is asked for from now on, but for those of marks, in order.
+func deletions(fake *spdktest.Target) *[]string {
+	deleted := &[]string{}
+	watch(fake, "bdev_lvol_delete", func(params json.RawMessage) {
 		if notTheMark(params) {
-			deleted = append(deleted, nameIn(params))
+			*deleted = append(*deleted, nameIn(params))
 		}
+	})
+	return deleted
+}
+
+// watch the calls of a method, which go on as they would.
+func watch(fake *spdktest.Target, method string, see func(params json.RawMessage)) {
+	fake.Inject(spdktest.Fault{Method: method, Times: -1, Match: func(params json.RawMessage) bool {
+		see(params)
 		return false
 	}})
-	return func() []string {
-		mu.Lock()
-		defer mu.Unlock()
-		return slices.Clone(deleted)
-	}
 }
 
 // TestMergesThatWereCutOffAreEndedFirst: a target that was killed while it merged a snapshot may have clusters in the
@@ -201,8 +194,8 @@ func TestMergesThatWereCutOffAreEndedFirst(t *testing.T) {
 	last := r.lvols()["x-"+string(volume)].UUID
 	deleted := deletions(r.fake())
 	r.clear()
-	r.Expect(deleted()).To(ContainElements(base, last))
-	r.Expect(slices.Index(deleted(), base)).To(BeNumerically("<", slices.Index(deleted(), last)))
+	r.Expect(*deleted).To(ContainElements(base, last))
+	r.Expect(slices.Index(*deleted, base)).To(BeNumerically("<", slices.Index(*deleted, last)))
 	r.Expect(r.lvols()).To(BeEmpty())
 	r.Expect(r.clean()).To(BeTrue())
 }
@@ -273,16 +266,10 @@ func TestVolumeThatCannotBeRenamed(t *testing.T) {
 	}
 	leaving()
 	r.Expect(r.lvols()).To(HaveKey(string(id)), "for another process")
-	ctx, cancel := context.WithCancel(r.ctx)
-	ended := make(chan error)
-	go func() {
-		_, err := r.engine.Clear(ctx, r.device.ID)
-		ended <- err
-	}()
+	giveUp := r.beginsToClear()
 	r.Eventually(r.lvols).Should(BeEmpty(), "SPDK lists it no more")
 	leaving()
-	cancel()
-	r.Expect(<-ended).To(MatchError(context.Canceled))
+	giveUp()
 	leaving()
 	slow()
 
@@ -365,22 +352,33 @@ func TestSnapshotThatCannotBeMarked(t *testing.T) {
 	r.Expect(r.clean()).To(BeTrue())
 }
 
-// clearedSlowly begins to clear what does not end until it is given up.
+// beginsToClear what does not end until it is given up.
+func (r *rig) beginsToClear() (giveUp func()) {
+	r.t.Helper()
+	ctx, cancel := context.WithCancel(r.ctx)
+	r.t.Cleanup(cancel)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := r.engine.Clear(ctx, r.device.ID)
+		ended <- err
+	}()
+	return func() {
+		r.t.Helper()
+		cancel()
+		r.Expect(<-ended).To(MatchError(context.Canceled))
+	}
+}
+
+// clearedSlowly begins to clear, and the deletion of an lvol does not end until that is given up.
 func (r *rig) clearedSlowly(fake *spdktest.Target) (giveUp func()) {
 	r.t.Helper()
 	withdraw := fake.Inject(spdktest.Fault{Method: "bdev_lvol_delete", Match: notTheMark, Delay: time.Hour})
-	ctx, cancel := context.WithCancel(r.ctx)
-	r.t.Cleanup(cancel)
-	cleared := make(chan error, 1)
 	before := fake.Calls()["bdev_lvol_delete"]
-	go func() {
-		_, err := r.engine.Clear(ctx, r.device.ID)
-		cleared <- err
-	}()
+	stop := r.beginsToClear()
 	r.Eventually(func() int { return fake.Calls()["bdev_lvol_delete"] }).WithTimeout(time.Minute).Should(Equal(before + 1))
 	return func() {
-		cancel()
-		r.Expect(<-cleared).To(MatchError(context.Canceled))
+		r.t.Helper()
+		stop()
 		withdraw()
 	}
 }
@@ -395,10 +393,8 @@ func TestHostsAreHeldUpByTheMergeAlone(t *testing.T) {
 	defer giveUp()
 	other := r.portals()[0]
 	other.Port++
-	r.Eventually(func() []error {
-		return r.engine.SetQoS(r.ctx, []engine.VolumeQoS{{ID: volume, QoS: engine.QoS{MiBps: 1}}})
-	}).
-		WithTimeout(time.Minute).Should(HaveEach(BeNil()))
+	limits := []engine.VolumeQoS{{ID: volume, QoS: engine.QoS{MiBps: 1}}}
+	r.Eventually(func() []error { return r.engine.SetQoS(r.ctx, limits) }).WithTimeout(time.Minute).Should(HaveEach(BeNil()))
 	r.done(r.engine.OpenPortals(r.ctx, []engine.Portal{other}))
 	r.Expect(r.portalsOf(x)).To(ContainElement(other.Portal))
 	r.Expect(fake.Inaccessible()).To(BeEmpty())

@@ -126,12 +126,12 @@ type life struct {
 	checks map[string]*asking
 	// waking are subsystems whose hosts are being woken, by their NQNs. awake says that nobody else's wait: see quiet.
 	waking map[string]*asking
+	awake  bool
 	// changing are volumes that SPDK changes, by their aliases. They are not exported meanwhile.
 	changing map[string]*asking
 	// halfMerged are SPDK's names of lvols into which it failed to merge a snapshot, which it does not list until its
 	// next start. Both may have the same clusters, so they stay until then.
 	halfMerged map[string]bool
-	awake      bool
 }
 
 // session is one call's connection: all that it asks goes to one life of the target.

@@ -402,23 +402,21 @@ func TestGrowthIsOrdered(t *testing.T) {
 func TestOldDataIsCleared(t *testing.T) {
 	r, fake := newFakeRig(t)
 	var cleared, masked []string
-	watch := func(method, field string, into *[]string) {
-		fake.Inject(spdktest.Fault{Method: method, Times: -1, Match: func(params json.RawMessage) bool {
+	note := func(fake *spdktest.Target, method, field string, into *[]string) {
+		watch(fake, method, func(params json.RawMessage) {
 			var all map[string]json.RawMessage
 			if json.Unmarshal(params, &all) == nil {
 				*into = append(*into, string(all[field]))
 			}
-			return false
-		}})
+		})
 	}
-	watch("bdev_lvol_create", "clear_method", &cleared)
+	note(fake, "bdev_lvol_create", "clear_method", &cleared)
 	r.create(engine.Source{}, 4*mib)
 	r.Expect(cleared).To(Equal([]string{`"write_zeroes"`}))
 
 	r.target.Kill()
 	r.launch(t)
-	fake = r.target.(*spdktest.Target)
-	watch("nvmf_create_transport", "masked_oncs", &masked)
+	note(r.fake(), "nvmf_create_transport", "masked_oncs", &masked)
 	check(t, r.machine.engine(t).Start(r.ctx, r.plan))
 	r.Expect(masked).To(Equal([]string{`["nvmdsmsv"]`, `["nvmdsmsv"]`}))
 }

@@ -30,11 +30,7 @@ func (e *Engine) OpenPortals(ctx context.Context, portals []engine.Portal) []err
 			continue
 		}
 		for _, nqn := range n.weft() {
-			sub := n.subsystems[nqn]
-			if len(sub.Hosts) == 0 || listensOn(sub, p.Portal) {
-				continue
-			}
-			if s.mayGive(nqn) == nil { // else its next Export gives it the portal
+			if sub := n.subsystems[nqn]; len(sub.Hosts) > 0 && s.mayGive(nqn) == nil { // else its next Export gives it the portal
 				listen(b, i, sub, p)
 			}
 		}

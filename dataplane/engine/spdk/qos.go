@@ -59,11 +59,12 @@ func (s *session) planQoS(st *store, want engine.VolumeQoS) (*lvol, error) {
 		return nil, err
 	}
 	is, err := st.find(st.volumes, want.ID)
+	if err == nil {
+		err = s.unchanging(is)
+	}
 	switch {
 	case err != nil:
 		return nil, err
-	case s.changing(is):
-		return nil, s.unchanging(is)
 	case is.limits == rateLimits(want.QoS):
 		return nil, nil
 	case is.limits != (spdkrpc.QoS{}) && !is.claimed:

@@ -140,17 +140,12 @@ func (s *session) unused(items []int, volume func(item int) *lvol, errs []error,
 }
 
 // unchanging fails with engine.ErrBusy while SPDK changes a volume. The caller holds mu.
-func (s *session) unchanging(l *lvol) error {
-	if s.changing(l) {
+func (e *Engine) unchanging(l *lvol) error {
+	forgetAnswered(e.life.changing)
+	if e.life.changing[l.alias()] != nil {
 		return fmt.Errorf("%w: SPDK is still changing it", engine.ErrBusy)
 	}
 	return nil
-}
-
-// changing says whether SPDK changes a volume. The caller holds mu.
-func (e *Engine) changing(l *lvol) bool {
-	forgetAnswered(e.life.changing)
-	return e.life.changing[l.alias()] != nil
 }
 
 // mayGive says why an export cannot be given more now: hosts would use what it gets at once, while those that are there

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -254,20 +255,11 @@ func TestLimitsAreLiftedWhileHostsWait(t *testing.T) {
 	qos := engine.QoS{MiBps: 1}
 	r.done(r.engine.SetQoS(r.ctx, []engine.VolumeQoS{{ID: volume, QoS: qos}}))
 	var calls []string
-	var mu sync.Mutex
 	for _, method := range []string{"bdev_set_qos_limit", "nvmf_subsystem_set_ns_ana_group", "bdev_lvol_snapshot", "nvmf_subsystem_listener_set_ana_state"} {
-		fake.Inject(spdktest.Fault{Method: method, Times: -1, Match: func(json.RawMessage) bool {
-			mu.Lock()
-			defer mu.Unlock()
-			if len(calls) == 0 || calls[len(calls)-1] != method {
-				calls = append(calls, method)
-			}
-			return false
-		}})
+		watch(fake, method, func(json.RawMessage) { calls = append(calls, method) })
 	}
 	r.snap(volume)
-	mu.Lock()
-	defer mu.Unlock()
+	calls = slices.Compact(calls) // a call for each listener
 	r.Expect(calls).To(Equal([]string{
 		"nvmf_subsystem_listener_set_ana_state", "bdev_set_qos_limit", "nvmf_subsystem_set_ns_ana_group",
 		"bdev_lvol_snapshot", "bdev_set_qos_limit", "nvmf_subsystem_listener_set_ana_state",
