@@ -62,11 +62,12 @@ type Engine interface {
 	// CreateVolumes makes volumes, in constant time whatever their size, and thin. A volume that exists with the same
 	// pool, or with another, is left alone: compare with Gather. One with another size fails
 	// with ErrExists. Without room it fails with ErrNoSpace, with a source that is missing with
-	// ErrNotFound; a volume smaller than its source fails with ErrInvalid.
+	// ErrNotFound; a volume smaller than its source fails with ErrInvalid. ErrBusy: it is being made of its source, and a
+	// later call finds it. What was begun and is not asked for again is dropped.
 	CreateVolumes(ctx context.Context, volumes []VolumeSpec) []error
 
 	// GrowVolumes sets larger sizes; connected hosts are told. A smaller size fails
-	// with ErrShrink and changes nothing.
+	// with ErrShrink and changes nothing, and a volume that is being copied with ErrBusy.
 	GrowVolumes(ctx context.Context, sizes []VolumeSize) []error
 
 	// SetQoS gives volumes their limits, all of them: what is 0 is lifted. Connected hosts go on. A restart of the
@@ -75,12 +76,13 @@ type Engine interface {
 	// exported, with ErrBusy (SPDK, of one that has some already); the first ones it takes.
 	SetQoS(ctx context.Context, limits []VolumeQoS) []error
 
-	// DeleteVolumes deletes volumes, in constant time whatever their size. One that is exported fails with ErrInUse and
-	// keeps its data; one that is not there is not an error. Their space may come back later: see Clearer. One that
+	// DeleteVolumes deletes volumes, in constant time whatever their size. One that is exported, or is being copied,
+	// fails with ErrInUse and keeps its data; one that is not there is not an error. Their space may come back later: see Clearer. One that
 	// cannot be put aside until then fails with ErrBusy, and is listed, but cannot be used, until it is cleared.
 	DeleteVolumes(ctx context.Context, ids []ID) []error
 
-	// CreateSnapshots freezes volumes' data, atomically for each. A source that is missing fails with ErrNotFound.
+	// CreateSnapshots freezes volumes' data, atomically for each, at a moment after it was asked for first. A source that
+	// is missing fails with ErrNotFound. ErrBusy as for CreateVolumes.
 	CreateSnapshots(ctx context.Context, snapshots []SnapshotSpec) []error
 
 	// DeleteSnapshots deletes snapshots, in constant time whatever their size. Volumes made from them keep their data.

@@ -106,6 +106,9 @@ func (d *decider) createSnapshot(s *snapshot) metav1.Condition {
 		return no(v1alpha1.ReasonNoSpace, "%v", err)
 	case d.poolOf(source.device).readable() && d.room(d.poolOf(source.device)) < source.found.AllocatedBytes:
 		return no(v1alpha1.ReasonNoSpace, "pool %s has no space to keep the %d bytes of NvmfReplica %s when they are overwritten", source.device, source.found.AllocatedBytes, s.obj.Spec.Replica)
+	case errors.Is(err, engine.ErrBusy):
+		d.promised[source.device] += source.found.AllocatedBytes // it may be on its way
+		return no(v1alpha1.ReasonPending, "%v", err)
 	case err != nil:
 		return no(v1alpha1.ReasonCreateFailed, "%v", err)
 	case !d.Attempts.Tried(VerbCreateSnapshot, string(s.id)):

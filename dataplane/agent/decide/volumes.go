@@ -246,6 +246,8 @@ func (d *decider) create(v *volume) {
 		v.created = no(v1alpha1.ReasonNoSpace, "%v", err)
 	case errors.Is(err, engine.ErrNotFound) && v.obj.Spec.Source != nil:
 		v.created = no(v1alpha1.ReasonSourceNotReady, "%v", err)
+	case errors.Is(err, engine.ErrBusy):
+		v.created = no(v1alpha1.ReasonPending, "%v", err)
 	case err != nil:
 		v.created = no(v1alpha1.ReasonCreateFailed, "%v", err)
 	case refusal != nil:

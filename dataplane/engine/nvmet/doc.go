@@ -13,7 +13,7 @@
 // shares extents and copies no data. The kernel serves them with
 // direct I/O, so a write that a host has seen completed is in every later snapshot.
 //
-// Nothing is remembered in the process: pools are found in mountinfo, volumes in
+// Nothing is remembered in the process but copies that are being made: pools are found in mountinfo, volumes in
 // their directories, exports and portals in configfs. Ports of weft have the numbers
 // from FirstPort; other ports and other subsystems are left alone.
 //
@@ -28,6 +28,15 @@
 // where the kernel knows of no such cache (queue/write_cache in sysfs says "write through"). A loop device passes
 // flushes on to the filesystem of its file. Zeroing and discarding, which change the file's extents, wait for the log
 // as well.
+//
+// # Copies of fragmented files
+//
+// FICLONE copies the list of a file's extents one by one, with the file locked: milliseconds as a rule, minutes for
+// millions of extents, which is what random writes leave of a file that a snapshot shares. So it goes on beside the
+// engine's calls (copy.go), and the file has no name until it is whole. Meanwhile writes to the source wait, and whatever
+// would wait for them, or for the lock, is refused with ErrBusy: its growth, its deletion, and the dismissal of its hosts.
+// Nobody else waits for it over TCP. Over RDMA, connections share completion queues, and a write that waits holds up the
+// other connections of its queue.
 //
 // # Hosts that lose their admission
 //

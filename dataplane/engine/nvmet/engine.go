@@ -5,9 +5,11 @@ package nvmet
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	"k8s.io/utils/exec"
 
@@ -34,6 +36,13 @@ type Engine struct {
 	mu sync.Mutex
 	// inherited says that what an earlier process exported has been made synchronous.
 	inherited bool
+	// copies that were begun, by the path of what is made, until a call has their outcome; and when a change of a file
+	// was refused because of one, by its path.
+	copies  map[string]*copying
+	heldOff map[string]time.Time
+	// share and copyPatience are the functions and constants of these names, but in tests.
+	share        func(f *os.File, source string) error
+	copyPatience time.Duration
 	host
 	guard guard
 }
@@ -51,12 +60,13 @@ func New(o Options) *Engine {
 	if o.Exec == nil {
 		o.Exec = exec.New()
 	}
-	return &Engine{host: host{root: o.Root, stateDir: filepath.Join(o.Root, o.StateDir), exec: o.Exec}}
+	return &Engine{copies: map[string]*copying{}, heldOff: map[string]time.Time{}, share: share, copyPatience: copyPatience, host: host{root: o.Root, stateDir: filepath.Join(o.Root, o.StateDir), exec: o.Exec}}
 }
 
 // begin a call: calls run alone, and find the kernel's target loaded.
 func (e *Engine) begin(ctx context.Context) (end func(), err error) {
 	e.mu.Lock()
+	e.forgetCopies()
 	e.guard.begin(ctx)
 	return e.mu.Unlock, e.load(ctx)
 }

@@ -122,6 +122,11 @@ func (e *Engine) exportOne(
 	if err != nil {
 		return err
 	}
+	if slices.ContainsFunc(todo, step.awaitsWrites) {
+		if err := e.unservedCopies(is); err != nil {
+			return err
+		}
+	}
 	if is != nil && interrupts(todo, want) {
 		defer e.guard.close(ctx, portals)()
 	}

@@ -39,7 +39,7 @@ func (e *Engine) WriteNotes(ctx context.Context, notes []engine.Note) []error {
 // replace a note. What a process left that was killed while it did so goes: it is not opened, since a drive can come
 // from anywhere, and bring a link to a volume under that name.
 func replace(pool *os.Root, name string, content []byte) error {
-	temporary := filepath.Join(notesFolder, leftoverPrefix+name)
+	temporary := filepath.Join(notesFolder, ".new-"+name)
 	if err := pool.Remove(temporary); err != nil && !isMissing(err) {
 		return err
 	}

@@ -63,7 +63,7 @@ func TestNotesInAPool(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A process that was killed left half of another one.
-	leftover := filepath.Join(dir, notesFolder, leftoverPrefix+string(note.ID))
+	leftover := filepath.Join(dir, notesFolder, ".new-"+string(note.ID))
 	if err := os.WriteFile(leftover, []byte(strings.Repeat("half", 100)), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +159,7 @@ func TestNotesLeadToNoVolume(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := errors.Join(os.WriteFile(volume, []byte(data), 0o600), put(dir, filepath.Join(folder, leftoverPrefix+string(note.ID)), volume)); err != nil {
+			if err := errors.Join(os.WriteFile(volume, []byte(data), 0o600), put(dir, filepath.Join(folder, ".new-"+string(note.ID)), volume)); err != nil {
 				t.Fatal(err)
 			}
 			if err := oneOf(t, e.WriteNotes(t.Context(), []engine.Note{note})); errors.Is(err, engine.ErrInvalid) != linked || !linked && err != nil {

@@ -106,29 +106,6 @@ func TestPoolWhoseEndsWereCleared(t *testing.T) {
 	check(t, one(t, e.OpenPools(t.Context(), []engine.Device{d})))
 }
 
-// TestLeftovers of a process that was killed are gone after the next call, and never looked like volumes.
-func TestLeftovers(t *testing.T) {
-	e, h := fresh(t)
-	d := h.BlankDevice(t)
-	check(t, one(t, e.OpenPools(t.Context(), []engine.Device{d})))
-	id := engine.ID(uuid.NewString())
-	pools := glob(t, stateDir+"/pools/*")
-	if len(pools) != 1 {
-		t.Fatalf("pools %v", pools)
-	}
-	leftover := filepath.Join(pools[0], "volumes", ".new-"+string(id))
-	check(t, os.WriteFile(leftover, []byte("half"), 0o600))
-	state, err := e.Gather(t.Context())
-	check(t, err)
-	if len(state.Volumes) > 0 {
-		t.Errorf("volumes %v", state.Volumes)
-	}
-	check(t, one(t, e.CreateVolumes(t.Context(), []engine.VolumeSpec{{ID: id, Pool: d.ID, SizeBytes: 4 << 20}})))
-	if _, err := os.Stat(leftover); !os.IsNotExist(err) {
-		t.Errorf("the leftover still exists: %v", err)
-	}
-}
-
 // TestForeignConfiguration in configfs is left alone, and what it serves is not deleted.
 func TestForeignConfiguration(t *testing.T) {
 	e, h := fresh(t)

@@ -312,6 +312,10 @@ func (e *Engine) ClosePortals(ctx context.Context, portals []v1alpha1.Portal) []
 		if p == nil {
 			return nil
 		}
+		// It waits for connections that are on their way out, and these for their writes.
+		if err := e.noCopies(); err != nil {
+			return err
+		}
 		if len(p.listens) > 1 {
 			// Until the last subsystem is off, the port listens, and knows less and less of them.
 			defer e.guard.close(ctx, []v1alpha1.Portal{address})()

@@ -59,6 +59,9 @@ func (e *Engine) retireAll(ctx context.Context, nqns []string, past *refusals) m
 	var all []*subsystem
 	for _, nqn := range nqns {
 		s, err := e.subsystem(nqn)
+		if err == nil {
+			err = e.unservedCopies(s)
+		}
 		if err != nil {
 			failed[nqn] = err
 			continue

@@ -21,6 +21,11 @@ type step struct {
 	host string
 }
 
+// awaitsWrites tells whether the kernel may wait for the writes of hosts with it.
+func (s step) awaitsWrites() bool {
+	return s.do == unlinkPort || s.do == removeNamespace || s.do == removeSubsystem
+}
+
 type stepKind string
 
 const (

@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,8 +21,6 @@ const (
 	volumesFolder   = "volumes"
 	snapshotsFolder = "snapshots"
 	notesFolder     = "notes"
-	// leftoverPrefix begins the name of a file that is being made.
-	leftoverPrefix = ".new-"
 )
 
 // store is what the pools hold at one moment.
@@ -121,7 +118,7 @@ func readFiles(p *pool, folder string) (map[engine.ID]file, error) {
 	for _, name := range all {
 		id := engine.ID(name)
 		if id.Validate() != nil {
-			continue // a leftover, or not ours
+			continue // not ours
 		}
 		path := filepath.Join(p.dir, folder, name)
 		var st unix.Stat_t
@@ -187,27 +184,4 @@ func (s *store) pool(device string) (*pool, error) {
 		}
 	}
 	return nil, fmt.Errorf("pool %s: %w", device, engine.ErrNotFound)
-}
-
-// clean what a process left that was killed while it made a file.
-func (s *store) clean() error {
-	var errs []error
-	for _, p := range s.pools {
-		if p.Err != nil {
-			continue
-		}
-		for _, folder := range []string{volumesFolder, snapshotsFolder} {
-			all, err := names(filepath.Join(p.dir, folder))
-			if err != nil {
-				errs = append(errs, err)
-				continue
-			}
-			for _, name := range all {
-				if strings.HasPrefix(name, leftoverPrefix) {
-					errs = append(errs, os.Remove(filepath.Join(p.dir, folder, name)))
-				}
-			}
-		}
-	}
-	return errors.Join(errs...)
 }

@@ -77,7 +77,7 @@ func TestScanOfPoolsThatAreNotMounted(t *testing.T) {
 	if _, err := s.find(s.volumes, volumeA); err == nil || errors.Is(err, engine.ErrNotFound) {
 		t.Errorf("a volume in a pool that is not mounted: %v", err)
 	}
-	if _, err := s.remove(s.snapshots, volumeA); err == nil {
+	if _, err := (&Engine{}).remove(s, s.snapshots, volumeA); err == nil {
 		t.Error("a snapshot in a pool that is not mounted is said to be removed")
 	}
 }

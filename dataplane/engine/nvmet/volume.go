@@ -19,15 +19,14 @@ import (
 // must survive a loss of power: also when there was nothing to do, because
 // a process that did it may have been killed before it synced. Each is
 // synced once, at the end: XFS logs changes in order, so what has its name is whole.
-func change[T any](ctx context.Context, e *Engine, items []T, do func(*store, T) ([]*pool, error)) []error {
+func change[T any](ctx context.Context, e *Engine, items []T, do func(context.Context, *store, T) ([]*pool, error)) []error {
 	end, err := e.begin(ctx)
 	defer end()
+	patience, cancel := context.WithTimeout(ctx, e.copyPatience)
+	defer cancel()
 	var s *store
 	if err == nil {
 		s, err = e.scan()
-	}
-	if err == nil {
-		err = s.clean()
 	}
 	errs := make([]error, len(items))
 	touched := make([][]*pool, len(items))
@@ -38,7 +37,7 @@ func change[T any](ctx context.Context, e *Engine, items []T, do func(*store, T)
 		case ctx.Err() != nil:
 			errs[i] = ctx.Err()
 		default:
-			touched[i], errs[i] = do(s, item)
+			touched[i], errs[i] = do(patience, s, item)
 		}
 	}
 	synced := map[*pool]error{}
@@ -55,10 +54,10 @@ func change[T any](ctx context.Context, e *Engine, items []T, do func(*store, T)
 
 // CreateVolumes implements engine.Engine.
 func (e *Engine) CreateVolumes(ctx context.Context, volumes []engine.VolumeSpec) []error {
-	return change(ctx, e, volumes, createVolume)
+	return change(ctx, e, volumes, e.createVolume)
 }
 
-func createVolume(s *store, want engine.VolumeSpec) ([]*pool, error) {
+func (e *Engine) createVolume(patience context.Context, s *store, want engine.VolumeSpec) ([]*pool, error) {
 	if err := want.Validate(); err != nil {
 		return nil, err
 	}
@@ -91,7 +90,7 @@ func createVolume(s *store, want engine.VolumeSpec) ([]*pool, error) {
 	case want.SizeBytes > p.TotalBytes:
 		return nil, fmt.Errorf("volume %s of %d bytes in pool %s of %d: %w", want.ID, want.SizeBytes, p.Device, p.TotalBytes, engine.ErrNoSpace)
 	}
-	made, err := makeFile(p, volumesFolder, want.ID, source, want.SizeBytes, 0o600)
+	made, err := e.makeFile(patience, p, volumesFolder, want.ID, source, want.SizeBytes, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("volume %s: %w", want.ID, err)
 	}
@@ -108,7 +107,7 @@ func (s *store) source(source engine.Source) (file, error) {
 
 // CreateSnapshots implements engine.Engine.
 func (e *Engine) CreateSnapshots(ctx context.Context, snapshots []engine.SnapshotSpec) []error {
-	return change(ctx, e, snapshots, func(s *store, want engine.SnapshotSpec) ([]*pool, error) {
+	return change(ctx, e, snapshots, func(patience context.Context, s *store, want engine.SnapshotSpec) ([]*pool, error) {
 		if err := want.Validate(); err != nil {
 			return nil, err
 		}
@@ -119,7 +118,7 @@ func (e *Engine) CreateSnapshots(ctx context.Context, snapshots []engine.Snapsho
 		if err != nil {
 			return nil, fmt.Errorf("volume of snapshot %s: %w", want.ID, err)
 		}
-		made, err := makeFile(source.pool, snapshotsFolder, want.ID, &source, source.sizeBytes, 0o400)
+		made, err := e.makeFile(patience, source.pool, snapshotsFolder, want.ID, &source, source.sizeBytes, 0o400)
 		if err != nil {
 			return nil, fmt.Errorf("snapshot %s: %w", want.ID, err)
 		}
@@ -128,61 +127,57 @@ func (e *Engine) CreateSnapshots(ctx context.Context, snapshots []engine.Snapsho
 	})
 }
 
-// makeFile makes a sparse file, or one that shares its source's extents. It has its
-// name only once it is whole, so a process that is killed leaves nothing that looks like a volume.
-func makeFile(p *pool, folder string, id engine.ID, source *file, sizeBytes int64, mode os.FileMode) (file, error) {
-	temporary := filepath.Join(p.dir, folder, leftoverPrefix+string(id))
-	final := filepath.Join(p.dir, folder, string(id))
-	f, err := os.OpenFile(temporary, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
+// makeFile makes a sparse file, or one that shares its source's extents, for which it waits until patience ends. It gets
+// its name only once it is whole, so a process that is killed leaves nothing.
+func (e *Engine) makeFile(
+	patience context.Context, p *pool, folder string, id engine.ID, source *file, sizeBytes int64, mode os.FileMode,
+) (file, error) {
+	dir := filepath.Join(p.dir, folder)
+	makeIt := func() (*os.File, error) {
+		f, err := os.OpenFile(dir, unix.O_TMPFILE|os.O_RDWR, mode)
+		if err != nil {
+			return nil, err
+		}
+		if source != nil {
+			err = e.share(f, source.path)
+		}
+		if err == nil {
+			err = f.Truncate(sizeBytes)
+		}
+		if err == nil && folder == volumesFolder {
+			// Also done before a namespace is made, but there each file would have to be synced by itself.
+			_, err = device.SetSynchronous(f)
+		}
+		if err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
+		return f, nil
+	}
+	made := file{pool: p, path: filepath.Join(dir, string(id)), sizeBytes: sizeBytes}
+	var f *os.File
+	var err error
+	if source == nil {
+		f, err = makeIt()
+	} else {
+		f, err = e.copyExtents(patience, made.path, *source, sizeBytes, makeIt)
+	}
 	if err != nil {
 		return file{}, mapErrno(err)
 	}
-	if source != nil {
-		err = share(f, source.path)
-	}
-	if err == nil {
-		err = f.Truncate(sizeBytes)
-	}
-	if err == nil && folder == volumesFolder {
-		// Also done before a namespace is made, but there each file would have to be synced by itself.
-		_, err = device.SetSynchronous(f)
-	}
-	if closeErr := f.Close(); err == nil {
-		err = closeErr
-	}
-	if err == nil {
-		err = unix.Renameat2(unix.AT_FDCWD, temporary, unix.AT_FDCWD, final, unix.RENAME_NOREPLACE)
-	}
-	if err != nil {
-		return file{}, errors.Join(mapErrno(err), os.Remove(temporary))
-	}
-	return file{pool: p, path: final, sizeBytes: sizeBytes}, nil
-}
-
-// share makes the file's data the source's, at one moment: XFS locks the source, waits for
-// direct I/O in flight, and copies the extent map.
-func share(f *os.File, source string) error {
-	from, err := os.Open(source)
-	if err != nil {
-		return err
-	}
-	err = unix.Fdatasync(int(from.Fd()))
-	if err == nil {
-		err = unix.IoctlFileClone(int(f.Fd()), int(from.Fd()))
-	}
-	if closeErr := from.Close(); err == nil {
-		err = closeErr
-	}
-	return err
+	err = unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", f.Fd()), unix.AT_FDCWD, made.path, unix.AT_SYMLINK_FOLLOW)
+	return made, mapErrno(errors.Join(err, f.Close()))
 }
 
 // GrowVolumes implements engine.Engine.
 func (e *Engine) GrowVolumes(ctx context.Context, sizes []engine.VolumeSize) []error {
-	return change(ctx, e, sizes, func(s *store, want engine.VolumeSize) ([]*pool, error) {
+	return change(ctx, e, sizes, func(_ context.Context, s *store, want engine.VolumeSize) ([]*pool, error) {
 		if err := want.Validate(); err != nil {
 			return nil, err
 		}
 		is, err := s.find(s.volumes, want.ID)
+		if err == nil {
+			err = e.uncopied(is.path)
+		}
 		switch {
 		case err != nil:
 			return nil, fmt.Errorf("volume %w", err)
@@ -203,7 +198,7 @@ func (e *Engine) GrowVolumes(ctx context.Context, sizes []engine.VolumeSize) []e
 // DeleteVolumes implements engine.Engine.
 func (e *Engine) DeleteVolumes(ctx context.Context, ids []engine.ID) []error {
 	var exported map[engine.ID]string
-	return change(ctx, e, ids, func(s *store, id engine.ID) ([]*pool, error) {
+	return change(ctx, e, ids, func(_ context.Context, s *store, id engine.ID) ([]*pool, error) {
 		if err := id.Validate(); err != nil {
 			return nil, err
 		}
@@ -216,23 +211,26 @@ func (e *Engine) DeleteVolumes(ctx context.Context, ids []engine.ID) []error {
 		if nqn := exported[id]; nqn != "" {
 			return nil, fmt.Errorf("volume %s is exported as %s: %w", id, nqn, engine.ErrInUse)
 		}
-		return s.remove(s.volumes, id)
+		return e.remove(s, s.volumes, id)
 	})
 }
 
 // DeleteSnapshots implements engine.Engine.
 func (e *Engine) DeleteSnapshots(ctx context.Context, ids []engine.ID) []error {
-	return change(ctx, e, ids, func(s *store, id engine.ID) ([]*pool, error) {
+	return change(ctx, e, ids, func(_ context.Context, s *store, id engine.ID) ([]*pool, error) {
 		if err := id.Validate(); err != nil {
 			return nil, err
 		}
-		return s.remove(s.snapshots, id)
+		return e.remove(s, s.snapshots, id)
 	})
 }
 
 // remove a file wherever it is. It fails when a pool cannot be read where it may be.
-func (s *store) remove(in map[engine.ID][]file, id engine.ID) ([]*pool, error) {
+func (e *Engine) remove(s *store, in map[engine.ID][]file, id engine.ID) ([]*pool, error) {
 	for _, f := range in[id] {
+		if err := e.uncopied(f.path); err != nil {
+			return nil, fmt.Errorf("%s: %w: %w", id, engine.ErrInUse, err)
+		}
 		if err := os.Remove(f.path); err != nil {
 			return nil, err
 		}
