@@ -331,7 +331,7 @@ func TestMoveOfADetachedVolume(t *testing.T) {
 	target := volume(t, m.id).Spec.Members
 	third := m.st.nodes[slices.IndexFunc(m.st.nodes, func(n string) bool { return n != target[0].Node && n != target[1].Node })]
 	m.move(m.id+"-1", third)
-	m.waits("nothing was written to the volume yet")
+	m.waits("no node can copy the data")
 	if got := volume(t, m.id).Spec.Members[2].Node; got != third {
 		t.Errorf("moves to %s, not %s", got, third)
 	}
@@ -365,7 +365,7 @@ func TestMoveOfAPlainVolume(t *testing.T) {
 				g.Expect(rep.Spec.Hosts).To(Equal(before.Spec.Hosts))
 				g.Expect(rep.Spec.SubsystemNQN).To(Equal(before.Spec.SubsystemNQN))
 			} else {
-				m.waits("nothing was written to the volume yet")
+				m.waits("no node can copy the data")
 				hold(t, m.service(), m.id, node)
 			}
 			m.until(m.has(m.id + "-1"))
@@ -806,12 +806,12 @@ func TestAChangeOfReplicasSaysWhatItWaitsFor(t *testing.T) {
 		waits(m, BeEmpty())
 		m.delete()
 	})
-	t.Run("never written", func(t *testing.T) {
+	t.Run("no mover", func(t *testing.T) {
 		m := newMoves(t, 2)
 		m.id = newVolume(t, m.service(), m.st, "v")
 		m.edit(func(spec *v1alpha1.NvmfVolumeSpec) { spec.Replicas = 2 })
 		m.until(func(g Gomega) {
-			g.Expect(volume(t, m.id).Spec.Waiting).To(ContainSubstring("nothing was written to the volume yet"))
+			g.Expect(volume(t, m.id).Spec.Waiting).To(ContainSubstring("no node can copy the data"))
 		})
 		node := newHost(t, "host")
 		hold(t, m.service(), m.id, node)

@@ -104,24 +104,33 @@ func (s *Service) mover(ctx context.Context, a *arrangement) (outcome, error) {
 // moverNeeded tells whether a member lacks data, or is to leave, and a holder can do something about it now. If not, it
 // may say what has to happen first.
 func (s *Service) moverNeeded(ctx context.Context, a *arrangement) (bool, string) {
-	written, todo := false, false
+	todo, blank, silent := false, false, ""
 	for i, m := range a.Spec.Members {
 		is, in := mirror.Get(*a.record, m.Name)
 		rep := a.replicas[i]
 		switch {
 		case !in || rep == nil || rep.DeletionTimestamp != nil:
 		case is.Retired:
-			todo = todo || !hasLeft(*a.record, is)
+			leaves := !hasLeft(*a.record, is)
+			todo, blank = todo || leaves, blank || leaves && is.State == v1alpha1.MemberInSync
 		case is.State == v1alpha1.MemberInSync:
-			written = written || rep.Status.Written
+			if s.silent(ctx, m.Node) {
+				silent = m.Node
+			}
 		default:
-			todo = todo || !retired(rep) && isCreated(rep) && !s.silent(ctx, m.Node)
+			lacks := !retired(rep) && isCreated(rep) && !s.silent(ctx, m.Node)
+			todo, blank = todo || lacks, blank || lacks && is.State == v1alpha1.MemberFilling
 		}
 	}
-	if todo && !written {
-		return false, "nothing was written to the volume yet: its replicas are made equal when a pod uses it for the first time"
+	switch {
+	case !todo || a.written():
+		return todo, ""
+	case silent != "":
+		return false, fmt.Sprintf("%s, as far as is known: its replicas are made equal when node %s answers, or a pod uses it", unwritten, silent)
+	case !blank || mirror.Started(*a.record):
+		return false, unwritten + ": its replicas are made equal when a pod uses it"
 	}
-	return todo, ""
+	return true, ""
 }
 
 // beginMover gives the volume an attachment of its own.
@@ -189,6 +198,72 @@ func (s *Service) unadmittable(ctx context.Context, a *arrangement) string {
 	return ""
 }
 
+// unwritten begins what a volume waits for that nobody has written to.
+const unwritten = "nothing was written to the volume yet"
+
+// written tells whether a replica that has everything was written to.
+func (a *arrangement) written() bool {
+	return slices.ContainsFunc(a.replicas, func(rep *v1alpha1.NvmfReplica) bool {
+		return rep != nil && rep.Status.Written && mirror.StateOf(*a.record, rep.Name) == v1alpha1.MemberInSync
+	})
+}
+
+// equate the members of a volume to which nothing was written: there is nothing to copy. All agents have admitted the
+// mover by now, and nobody else. What is unwritten then is unwritten as long as the mover, which was not told to begin,
+// is the only one: any other comes only after a change of the record.
+func (s *Service) equate(ctx context.Context, a *arrangement, h *v1alpha1.VolumeHost, as mirror.Record) (outcome, error) {
+	var why string
+	next, err := s.changeMirror(ctx, a.NvmfVolume, func(r mirror.Record) (mirror.Record, error) {
+		now, err := s.withReplicas(ctx, a.Name)
+		if err != nil {
+			return r, err
+		}
+		if r.Epoch != as.Epoch || now.UID != a.UID || now.Listed(h.NQN) == nil || len(now.Spec.Attachments) != 1 {
+			return r, errMoverLeft
+		}
+		var blank []mirror.Replica
+		for _, rep := range now.replicas {
+			if isBlankTo(rep, h.AttachmentUUID()) {
+				blank = append(blank, mirror.Replica{Name: rep.Name, UID: string(rep.UID)})
+			} else if rep != nil {
+				why = fmt.Sprintf("%s, but node %s does not confirm it for replica %s", unwritten, rep.Spec.Node, rep.Name)
+			}
+		}
+		return mirror.Equate(r, blank, time.Now())
+	})
+	switch {
+	case errors.Is(err, errMoverLeft):
+		return changed, nil
+	case err != nil && !errors.Is(err, mirror.ErrUnconfirmed):
+		return outcome{}, err
+	case err == nil && next.Epoch != as.Epoch:
+		klog.FromContext(ctx).Info("Nothing was written to the volume, so there is nothing to copy", "volume", a.Name, "record", mirror.String(next))
+		return changed, nil
+	}
+	s.given.begin(a.Name, h.NQN)
+	if s.given.since(a.Name, h.NQN) >= moverStarts {
+		s.unfit.add(a.Name, h.Node)
+		if err := s.endMover(ctx, a.NvmfVolume); err != nil {
+			return outcome{}, err
+		}
+	}
+	return outcome{waiting: why}, nil
+}
+
+// isBlankTo tells whether nothing was written to a replica, as its agent says of the moment when it admitted the host of
+// an attachment, and that host is the only one.
+func isBlankTo(rep *v1alpha1.NvmfReplica, attachment string) bool {
+	if rep == nil || !isCreated(rep) || rep.RestoreSuspected() || rep.Status.Written || len(rep.Spec.Hosts) != 1 || len(rep.Status.Hosts) != 1 {
+		return false
+	}
+	host := rep.HostOf(attachment)
+	if host == nil {
+		return false
+	}
+	is := rep.Admitted(host.NQN)
+	return is != nil && is.Blank && confirms(rep, host.NQN, rep.Generation)
+}
+
 // dispensable tells whether a member is about to leave.
 func dispensable(a *arrangement, m mirror.Member) bool {
 	return m.Retired || a.Spec.Move != nil && a.Spec.Move.Replica == m.Replica
@@ -208,11 +283,15 @@ func (s *Service) admitMover(ctx context.Context, a *arrangement, h *v1alpha1.Vo
 	if err != nil {
 		return outcome{}, err
 	}
+	blank := !a.written()
 	for _, m := range record.Members {
 		named := func(c mirror.Confirmation) bool { return c.Name == m.Replica }
-		if mirror.Compared(m) && !slices.ContainsFunc(confirmed, named) && !dispensable(a, m) {
+		if mirror.Compared(m) && !slices.ContainsFunc(confirmed, named) && (blank || !dispensable(a, m)) {
 			return outcome{waiting: fmt.Sprintf("the node of replica %s has not admitted the mover yet", m.Replica)}, nil
 		}
+	}
+	if blank {
+		return s.equate(ctx, a, h, record)
 	}
 	err = s.holdByMover(ctx, a.NvmfVolume, h, record, confirmed)
 	switch {

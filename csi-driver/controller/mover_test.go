@@ -12,6 +12,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -82,6 +83,110 @@ func (m *moves) copying() {
 	m.t.Helper()
 	m.move(m.id+"-0", "")
 	m.stage(func() bool { is := mirrorOf(m.t, m.id); return is != nil && is.Spec.Mover != "" })
+}
+
+// A volume that nobody ever wrote to moves although there is nothing to copy, without any node holding its mirror. The
+// pod that uses it first finds it blank on its new node, and may format it.
+func TestMoveOfAVolumeThatWasNeverUsed(t *testing.T) {
+	for name, mirrored := range map[string]bool{"of two replicas": true, "of one replica": false} {
+		t.Run(name, func(t *testing.T) {
+			m := newMoves(t, 3)
+			newMoverHost(t, "mover")
+			want := []string{"-1"}
+			if mirrored {
+				m.id, want = newMirrored(t, m.service(), m.st, "v"), append(want, "-2")
+			} else {
+				m.id = newVolume(t, m.service(), m.st, "v")
+			}
+			for i := range want {
+				want[i] = m.id + want[i]
+			}
+			was := volume(t, m.id).Spec.Members[0]
+			m.move(was.Name, "")
+			m.until(func(g Gomega) {
+				if is := mirrorOf(t, m.id); is != nil && is.Spec.Holder != "" {
+					t.Fatalf("it has a holder: %s", mirror.String(is.Spec))
+				}
+				m.has(want...)(g)
+				g.Expect(volume(t, m.id).Spec.Attachments).To(BeEmpty())
+			})
+			erased(t, was.Node, was.UUID)
+			node := newHost(t, "user")
+			holder := hold(t, m.service(), m.id, node)
+			for _, name := range want {
+				if !isBlankTo(replicaOf(t, name), holder) {
+					t.Errorf("replica %s is not blank to its first host", name)
+				}
+			}
+			if is := mirrorOf(t, m.id).Spec; is.Holder != holder || len(mirror.InSync(is)) != len(want) {
+				t.Errorf("the pod has %s", mirror.String(is))
+			}
+			unpublish(t, m.service(), m.id, node)
+			m.delete()
+		})
+	}
+}
+
+// Nothing is concluded of a volume that was written to after all, or whose agent does not say that it was not.
+func TestEquateTakesNoWordForIt(t *testing.T) {
+	m := newMoves(t, 2)
+	newMoverHost(t, "mover")
+	m.id = newVolume(t, m.service(), m.st, "v")
+	first := volume(t, m.id).Spec.Members[0]
+	m.move(first.Name, "")
+	m.stage(func() bool { return volume(t, m.id).Mover() != nil })
+	NewWithT(t).Eventually(func(g Gomega) {
+		_, err := m.service().follow(t.Context(), volume(t, m.id))
+		g.Expect(err).NotTo(HaveOccurred())
+		for _, name := range []string{m.id + "-0", m.id + "-1"} {
+			g.Expect(isBlankTo(replicaOf(t, name), volume(t, m.id).Mover().AttachmentUUID())).To(BeTrue())
+		}
+	}).WithTimeout(enough).Should(Succeed())
+	a, err := m.service().survey(t.Context(), m.id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := a.Mover()
+	equated := func() bool {
+		t.Helper()
+		if is := mirrorOf(t, m.id).Spec; len(mirror.InSync(is)) != 1 {
+			t.Fatalf("before: %s", mirror.String(is))
+		}
+		if _, err := m.service().equate(t.Context(), a, h, *a.record); err != nil {
+			t.Fatal(err)
+		}
+		return len(mirror.InSync(mirrorOf(t, m.id).Spec)) > 1
+	}
+	for name, edit := range map[string]func(*v1alpha1.NvmfReplicaStatus){
+		"was written":             func(is *v1alpha1.NvmfReplicaStatus) { is.Written = true },
+		"not blank when admitted": func(is *v1alpha1.NvmfReplicaStatus) { is.Hosts[0].Blank = false },
+		"another host is there": func(is *v1alpha1.NvmfReplicaStatus) {
+			is.Hosts = append(is.Hosts, v1alpha1.AdmittedHost{NQN: v1alpha1.HostNQN("00000000-0000-4000-8000-00000000000f"), Blank: true})
+		},
+		"not seen yet": func(is *v1alpha1.NvmfReplicaStatus) { is.ObservedGeneration-- },
+		"not created": func(is *v1alpha1.NvmfReplicaStatus) {
+			meta.SetStatusCondition(&is.Conditions, metav1.Condition{Type: v1alpha1.ConditionCreated, Status: metav1.ConditionUnknown, Reason: "Test"})
+		},
+		"a restore is suspected": func(is *v1alpha1.NvmfReplicaStatus) {
+			meta.SetStatusCondition(&is.Conditions, metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonRestoreSuspected})
+		},
+	} {
+		for _, name2 := range []string{first.Name, m.id + "-1"} {
+			rep := replicaOf(t, name2).DeepCopy()
+			edit(&rep.Status)
+			if isBlankTo(rep, h.AttachmentUUID()) {
+				t.Errorf("%s of %s: it counts as blank", name, name2)
+			}
+		}
+	}
+	markWritten(t, first.Node, first.UUID)
+	NewWithT(t).Eventually(func() bool { return replicaOf(t, first.Name).Status.Written }).WithTimeout(enough).Should(BeTrue())
+	if equated() {
+		t.Error("a replica that was written to is said to equal a blank one")
+	}
+	m.cancel()
+	m.until(m.has(m.id + "-0"))
+	m.delete()
 }
 
 // A detached volume moves by a mover, which is nobody's attachment, and is gone in the end.

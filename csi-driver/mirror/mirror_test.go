@@ -290,3 +290,52 @@ func TestStart(t *testing.T) {
 		})
 	}
 }
+
+// Blank members are equal. The record says so only while nobody holds it, and nobody has since it says who is in sync;
+// and only if the agent of each that is in sync has said it.
+func TestEquate(t *testing.T) {
+	ab := []Replica{{"a", "u-a"}, {"b", "u-b"}}
+	for name, tt := range map[string]struct {
+		is      string
+		blank   []Replica
+		edit    func(*Record)
+		want    string
+		wantErr error
+	}{
+		"a new one is blank":              {is: "|a=InSync,b=Filling", blank: ab, want: "|a=InSync,b=InSync"},
+		"the new one is not":              {is: "|a=InSync,b=Filling", blank: ab[:1], want: "|a=InSync,b=Filling"},
+		"another has the new one's name":  {is: "|a=InSync,b=Filling", blank: []Replica{ab[0], {"b", "u-other"}}, want: "|a=InSync,b=Filling"},
+		"the one in sync is not":          {is: "|a=InSync,b=Filling", blank: ab[1:], wantErr: ErrUnconfirmed},
+		"one of those in sync is not":     {is: "|a=InSync,b=Filling,c=InSync", blank: ab, wantErr: ErrUnconfirmed},
+		"one that is out stays so":        {is: "|a=InSync,b=Out", blank: ab, want: "|a=InSync,b=Out"},
+		"one that is to leave stays so":   {is: "|a=InSync,b=Filling-", blank: ab, want: "|a=InSync,b=Filling"},
+		"one in sync that leaves is out":  {is: "|a=InSync-,b=InSync", blank: ab, want: "|a=Out/7,b=InSync"},
+		"the last one does not leave":     {is: "|a=InSync-,b=Filling", blank: ab, want: "|a=InSync,b=InSync"},
+		"somebody holds it":               {is: "h|a=InSync,b=Filling", blank: ab, wantErr: ErrHeld},
+		"its end was unclean":             {is: "~|a=InSync,b=Filling", blank: ab, wantErr: ErrNeedsPerson},
+		"it is being recovered":           {is: "|a=InSync,b=Filling", blank: ab, edit: func(r *Record) { r.Recovering = true }, wantErr: ErrRecovering},
+		"a kernel had the one in sync":    {is: "|a=InSync,b=Filling", blank: ab, edit: func(r *Record) { r.Members[0].Identity = former }, wantErr: ErrUnconfirmed},
+		"a kernel may have the new one":   {is: "|a=InSync,b=Filling", blank: ab, edit: func(r *Record) { r.Members[1].Identity = former }, wantErr: ErrUnconfirmed},
+		"the new one's history is not it": {is: "|a=InSync,b=Filling", blank: ab, edit: func(r *Record) { r.Members[1].Foreign = true }, want: "|a=InSync,b=Filling"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := record(t, tt.is)
+			if tt.edit != nil {
+				tt.edit(&r)
+			}
+			got, err := Equate(r, tt.blank, now)
+			if !errors.Is(err, tt.wantErr) {
+				t.Fatalf("error %v, want %v", err, tt.wantErr)
+			}
+			if err != nil {
+				return
+			}
+			if show(got) != tt.want {
+				t.Errorf("%s, want %s", show(got), tt.want)
+			}
+			if changed := show(got) != show(r); changed != (got.Epoch == r.Epoch+1) || !changed && got.Epoch != r.Epoch {
+				t.Errorf("epoch %d after %d", got.Epoch, r.Epoch)
+			}
+		})
+	}
+}

@@ -135,6 +135,48 @@ func Add(r Record, replica Replica, now time.Time) (Record, error) {
 	return next, nil
 }
 
+// Equate members that are Filling with those in sync, because nothing was ever written to any of them, and take out one
+// in sync that is to leave. Who says that nothing was written are the agents of all that are in sync, and of those that
+// are equated, while nobody can write: blank names them. It fails with ErrHeld, with ErrUnconfirmed if one in sync is
+// not named or was in use, and with ErrNeedsPerson after an unclean end. Without such a member, the record stays as it
+// is.
+func Equate(r Record, blank []Replica, now time.Time) (Record, error) {
+	switch {
+	case r.Holder != "":
+		return Record{}, fmt.Errorf("%w: %s", ErrHeld, r.Holder)
+	case r.Recovering:
+		return Record{}, ErrRecovering
+	case r.Dirty:
+		return Record{}, fmt.Errorf("%w: the mirror was written", ErrNeedsPerson)
+	}
+	next, equal := raised(r), false
+	for i := range next.Members {
+		m := &next.Members[i]
+		named := slices.Contains(blank, Replica{m.Replica, m.ReplicaUID})
+		switch {
+		case Compared(*m) && (m.Identity != "" || !named):
+			return Record{}, fmt.Errorf("%w: nobody says that nothing was written to %s", ErrUnconfirmed, m.Replica)
+		case m.State == v1alpha1.MemberFilling && named && m.Identity == "" && !m.Retired && !m.Foreign:
+			m.State, m.Reason, m.Since, m.LastInSyncEpoch, m.CopiedBytes, equal = v1alpha1.MemberInSync, "", at(now), 0, 0, true
+		case m.State == v1alpha1.MemberInSync && m.Retired && slices.ContainsFunc(r.Members, func(o Member) bool {
+			return o.State == v1alpha1.MemberInSync && !o.Retired
+		}):
+			out(r, m, ReasonRetired, now)
+			equal = true
+		}
+	}
+	if !equal {
+		return r, nil
+	}
+	return next, nil
+}
+
+// Started tells whether a node plugin may have begun to use the members since one became the holder: then only another
+// one makes them equal.
+func Started(r Record) bool {
+	return r.Dirty || slices.ContainsFunc(r.Members, func(m Member) bool { return m.Identity != "" })
+}
+
 // Retire says that a member is to leave. Only the holder takes it out, because only the holder knows whether its kernel
 // still writes to another member that is in sync. It fails with ErrLast when no other member has all data yet.
 func Retire(r Record, replica string) (Record, error) {

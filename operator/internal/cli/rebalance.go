@@ -172,13 +172,12 @@ func (f *fleet) foresee(nodes []weighed, v *v1alpha1.NvmfVolume) {
 	}
 }
 
-// loads of a target: the replicas that can move now, by name. Those of volumes that were never used could only when a
-// pod uses them.
+// loads of a target: the replicas that can move now, by name.
 func (f *fleet) loads(target string) []load {
 	var all []load
 	for i := range f.volumes {
 		v := &f.volumes[i]
-		if v.Spec.Target != target || v.Spec.Move != nil || f.movable(v) != nil || !v.InUse() && !v.Spec.Used {
+		if v.Spec.Target != target || v.Spec.Move != nil || f.movable(v) != nil {
 			continue
 		}
 		for _, m := range v.Spec.Members {
