@@ -85,6 +85,10 @@ func (w *world) publish(v Version, store func(mirror.Record)) {
 	if missing > 0 && w.now.Sub(w.api.since) < confirmGrace {
 		return
 	}
+	if w.api.mover && w.equate(v, store) {
+		w.attach("")
+		return
+	}
 	next, err := mirror.Admit(v.Record, w.api.wish, confirmed, w.now)
 	w.needsPerson = errors.Is(err, mirror.ErrNeedsPerson)
 	if err != nil {
@@ -99,6 +103,33 @@ func (w *world) publish(v Version, store func(mirror.Record)) {
 		w.tally["admitted without one"]++
 	}
 	store(next)
+}
+
+// equate the members of a volume to which nothing was written, by the word of their agents. It tells whether there was
+// one to equate.
+func (w *world) equate(v Version, store func(mirror.Record)) bool {
+	record := *v.DeepCopy()
+	var blank []mirror.Replica
+	for i := range record.Members {
+		m := &record.Members[i]
+		r := w.api.replicas[m.Replica]
+		if r == nil || r.uid != m.ReplicaUID || r.past || r.admitted != r.wanted || !w.chosen(r.wanted, *m) {
+			continue
+		}
+		if w.faults.takesForBlank {
+			m.Identity, record.Dirty = "", false
+		} else if !r.blank {
+			continue
+		}
+		blank = append(blank, mirror.Replica{Name: m.Replica, UID: m.ReplicaUID})
+	}
+	next, err := mirror.Equate(record, blank, w.now)
+	if err != nil || next.Epoch == v.Epoch {
+		return false
+	}
+	w.tally["equated"]++
+	store(next)
+	return true
 }
 
 // chosen tells whether a replica's identity is one of this attachment's.
@@ -356,7 +387,7 @@ func (w *world) headers() map[string]mirror.Header {
 	for _, m := range w.api.mirror.Members {
 		disk := w.targets[m.Replica].disk
 		h := disk.header
-		h.Blank = h.Mark == mirror.NoMark && !disk.super.valid && !slices.ContainsFunc(disk.data[:], func(write int) bool { return write != 0 })
+		h.Blank = disk.blank()
 		all[m.Replica] = h
 	}
 	return all

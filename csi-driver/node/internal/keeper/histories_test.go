@@ -159,7 +159,7 @@ func (w *world) disturb() {
 		to := append(nodes, "")[w.rng.IntN(3)]
 		w.say("attach to %q", to)
 		w.attach(to)
-		w.api.mover = to != "" && w.faults == (faults{}) && w.chance(30)
+		w.api.mover = to != "" && (w.faults == (faults{}) || w.faults.takesForBlank) && w.chance(30)
 	case moves:
 		w.api.moving = true
 	case restores:
@@ -338,6 +338,7 @@ func TestFindWhatIsLeftOut(t *testing.T) {
 		"trust a stale member after a restore of the API":         {faults{trustsStale: true}, []int{restores, cuts, heals}},
 		"let a fenced keeper release its array":                   {faults{releasesFenced: true}, []int{attaches, cuts, heals}},
 		"accept a copy without the confirmation":                  {faults{acceptsUnconfirmed: true}, []int{cuts, fails, heals}},
+		"take a replica for blank without asking":                 {faults{takesForBlank: true}, []int{attaches, moves}},
 		"accept a confirmation from before the copy":              {faults{acceptsEarlier: true}, []int{cuts, fails, heals}},
 		"answer a dismissed host with do not retry":               {faults{refusesForGood: true}, []int{attaches, cuts, heals}},
 	} {

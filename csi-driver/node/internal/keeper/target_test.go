@@ -32,6 +32,11 @@ type disk struct {
 	header  mirror.Header
 }
 
+// blank tells whether nothing was ever written.
+func (d *disk) blank() bool {
+	return d.header.Mark == mirror.NoMark && !d.super.valid && d.data == [regions]int{}
+}
+
 // command is what a host sent to a target.
 type command struct {
 	identity string
@@ -133,6 +138,7 @@ func (t *target) agent() {
 			t.before = t.erred()
 			t.errors, t.wrote = false, false
 			t.admitted[r.wanted] = true
+			r.blank = t.disk.blank()
 		}
 		t.w.refresh()
 	}

@@ -35,13 +35,16 @@ type faults struct {
 	acceptsUnconfirmed bool
 	// acceptsEarlier: a copy is accepted by a confirmation that was made before it was frozen.
 	acceptsEarlier bool
+	// takesForBlank: a replica that admits a mover counts as blank, whatever was written to it.
+	takesForBlank bool
 }
 
 // replicaObject is an NvmfReplica: the host that is wanted, and what its agent said.
 type replicaObject struct {
 	uid, wanted, admitted string
-	past                  bool
-	version               int
+	// blank: nothing had been written to it when it admitted the host.
+	blank, past bool
+	version     int
 }
 
 // api is the API server's store.
@@ -184,7 +187,12 @@ func newWorld(seed uint64, f faults) *world {
 	for _, name := range []string{"a", "b"} {
 		all = append(all, w.create(name))
 	}
-	r, err := mirror.New("", all, nil, w.now)
+	var fill []mirror.Replica
+	unwritten := seed%10 == 0 // it is being moved before anybody has written to it
+	if unwritten {
+		fill = append(fill, w.create("c"))
+	}
+	r, err := mirror.New("", all, fill, w.now)
 	if err != nil {
 		panic(err)
 	}
@@ -196,6 +204,7 @@ func newWorld(seed uint64, f faults) *world {
 		w.allowed[i], w.seen[i] = map[int]bool{0: true}, map[int]bool{}
 	}
 	w.attach("n1")
+	w.api.moving, w.api.mover = unwritten, unwritten
 	return w
 }
 
