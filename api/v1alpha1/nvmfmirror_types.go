@@ -230,7 +230,8 @@ type MirrorMember struct {
 	// Absent: it was not read.
 	// +optional
 	Header *MirrorHeader `json:"header,omitempty"`
-	// Retired is true for a member that is to leave the mirror. The holder takes it out, and does not take it back.
+	// Retired is true for a member that is to leave the mirror. The holder takes it out, and does not take it back. The
+	// CSI controller takes out a member without data.
 	// Default false.
 	// +optional
 	Retired bool `json:"retired,omitempty"`

@@ -29,7 +29,8 @@ import (
 // the volume lists it, and the mark goes; it is added to the mirror's record, and the holder fills it. So what a used
 // volume lists was created before: when it is missing, it is lost, and never created again.
 //
-// A replica leaves in this order: it is retired in the record; the holder takes it out and releases it; its object is
+// A replica leaves in this order: it is retired in the record; the holder takes it out and releases it, or, if nothing
+// was ever written to it, this service does; its object is
 // marked with retiredAnnotation; it is removed from the record, then from the volume's members; its hosts are
 // dismissed, and it is deleted with its data. Only a replica with that mark that neither the volume nor the record has
 // is deleted.
@@ -440,6 +441,9 @@ func nextRecord(v *replicatedVolume, r mirror.Record, now time.Time) (mirror.Rec
 		return r, nil // nobody joins or leaves by a record that may be old
 	}
 	for _, m := range r.Members {
+		if mirror.Idle(r, m) {
+			return mirror.Withdraw(r, m.Replica, now)
+		}
 		i := indexOf(v.NvmfVolume, m.Replica)
 		if hasLeft(r, m) && (i < 0 || v.replicas[i] != nil && retired(v.replicas[i])) {
 			return mirror.Remove(r, m.Replica)

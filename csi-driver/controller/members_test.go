@@ -323,7 +323,7 @@ func TestMoveWhileAttached(t *testing.T) {
 	m.delete()
 }
 
-// A detached volume's move waits for a node that can copy.
+// A detached volume's move waits for a node that can copy, and can be cancelled until then.
 func TestMoveOfADetachedVolume(t *testing.T) {
 	m := newMoves(t, 3)
 	node := newHost(t, "host")
@@ -335,8 +335,12 @@ func TestMoveOfADetachedVolume(t *testing.T) {
 	if got := volume(t, m.id).Spec.Members[2].Node; got != third {
 		t.Errorf("moves to %s, not %s", got, third)
 	}
+	m.cancel()
+	m.until(m.has(m.id+"-0", m.id+"-1")) // without a node that takes the new one out
+	m.move(m.id+"-1", third)
+	m.waits("no node can copy the data")
 	hold(t, m.service(), m.id, node)
-	m.until(m.has(m.id+"-0", m.id+"-2"))
+	m.until(m.has(m.id+"-0", m.id+"-3"))
 	unpublish(t, m.service(), m.id, node)
 	m.delete()
 }

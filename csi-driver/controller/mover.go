@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -62,7 +63,10 @@ func (s *Service) mover(ctx context.Context, a *arrangement) (outcome, error) {
 		record, err := s.fence(ctx, a.NvmfVolume)
 		return outcome{changed: err == nil && record.Holder == ""}, err
 	}
-	needed, why := s.moverNeeded(ctx, a)
+	blank, needed, why := !a.written(), s.moverNeeded(ctx, a), ""
+	if needed && blank {
+		needed, why = s.equatable(ctx, a)
+	}
 	switch {
 	case h == nil && !needed:
 		return outcome{waiting: why}, nil
@@ -70,6 +74,8 @@ func (s *Service) mover(ctx context.Context, a *arrangement) (outcome, error) {
 		return outcome{waiting: "another call for the volume is in progress"}, nil
 	case h == nil:
 		return s.beginMover(ctx, a)
+	case a.record.Holder != h.AttachmentUUID() && needed && blank:
+		return s.equate(ctx, a, h)
 	case a.record.Holder != h.AttachmentUUID():
 		return s.admitMover(ctx, a, h, needed)
 	case needed && a.record.Mover == v1alpha1.MoverCopy:
@@ -101,36 +107,70 @@ func (s *Service) mover(ctx context.Context, a *arrangement) (outcome, error) {
 	return changed, s.askMover(ctx, a.NvmfVolume, h)
 }
 
-// moverNeeded tells whether a member lacks data, or is to leave, and a holder can do something about it now. If not, it
-// may say what has to happen first.
-func (s *Service) moverNeeded(ctx context.Context, a *arrangement) (bool, string) {
-	todo, blank, silent := false, false, ""
+// moverNeeded tells whether a member lacks data, or is to leave, and a holder can do something about it now.
+func (s *Service) moverNeeded(ctx context.Context, a *arrangement) bool {
+	todo := false
 	for i, m := range a.Spec.Members {
 		is, in := mirror.Get(*a.record, m.Name)
 		rep := a.replicas[i]
 		switch {
 		case !in || rep == nil || rep.DeletionTimestamp != nil:
 		case is.Retired:
-			leaves := !hasLeft(*a.record, is)
-			todo, blank = todo || leaves, blank || leaves && is.State == v1alpha1.MemberInSync
-		case is.State == v1alpha1.MemberInSync:
-			if s.silent(ctx, m.Node) {
-				silent = m.Node
+			todo = todo || !hasLeft(*a.record, is)
+		case is.State != v1alpha1.MemberInSync:
+			todo = todo || !retired(rep) && isCreated(rep) && !s.silent(ctx, m.Node)
+		}
+	}
+	return todo
+}
+
+const (
+	// unwritten begins what a volume waits for that nobody has written to.
+	unwritten = "nothing was written to the volume yet"
+	// anyNode stands for all nodes among those that are unfit: agents did not say that replicas are blank.
+	anyNode = ""
+)
+
+// written tells whether a replica that has everything was written to.
+func (a *arrangement) written() bool {
+	return slices.ContainsFunc(a.replicas, func(rep *v1alpha1.NvmfReplica) bool {
+		return rep != nil && rep.Status.Written && mirror.StateOf(*a.record, rep.Name) == v1alpha1.MemberInSync
+	})
+}
+
+// equatable tells whether the agents of a volume to which nothing was written can say now what equate has to know. If not,
+// it says what has to happen first.
+func (s *Service) equatable(ctx context.Context, a *arrangement) (bool, string) {
+	var todo bool
+	var mute string
+	for i, m := range a.Spec.Members {
+		is, in := mirror.Get(*a.record, m.Name)
+		can := in && s.canConfirm(ctx, *a.record, a.replicas[i])
+		switch {
+		case in && is.State == v1alpha1.MemberInSync:
+			todo = todo || is.Retired
+			if !can {
+				mute = m.Node
 			}
-		default:
-			lacks := !retired(rep) && isCreated(rep) && !s.silent(ctx, m.Node)
-			todo, blank = todo || lacks, blank || lacks && is.State == v1alpha1.MemberFilling
+		case can && is.State == v1alpha1.MemberFilling && !a.replicas[i].Status.Written:
+			todo = true
 		}
 	}
 	switch {
-	case !todo || a.written():
-		return todo, ""
-	case silent != "":
-		return false, fmt.Sprintf("%s, as far as is known: its replicas are made equal when node %s answers, or a pod uses it", unwritten, silent)
-	case !blank || mirror.Started(*a.record):
+	case !todo || mirror.Started(*a.record):
 		return false, unwritten + ": its replicas are made equal when a pod uses it"
+	case mute != "":
+		return false, fmt.Sprintf("%s, as far as is known: its replicas are made equal when node %s confirms it, or a pod uses it", unwritten, mute)
+	case slices.Contains(s.unfit.of(a.Name), anyNode):
+		return false, unwritten + ", as far as is known, but not all nodes of its replicas have confirmed it: they are asked again in some minutes"
 	}
 	return true, ""
+}
+
+// canConfirm tells whether a replica's agent can say what was written to it, as far as is known.
+func (s *Service) canConfirm(ctx context.Context, record mirror.Record, rep *v1alpha1.NvmfReplica) bool {
+	return rep != nil && rep.DeletionTimestamp == nil && !retired(rep) && isMember(record, rep) && isCreated(rep) && !rep.RestoreSuspected() &&
+		!meta.IsStatusConditionTrue(rep.Status.Conditions, v1alpha1.ConditionDegraded) && !s.silent(ctx, rep.Spec.Node)
 }
 
 // beginMover gives the volume an attachment of its own.
@@ -198,20 +238,17 @@ func (s *Service) unadmittable(ctx context.Context, a *arrangement) string {
 	return ""
 }
 
-// unwritten begins what a volume waits for that nobody has written to.
-const unwritten = "nothing was written to the volume yet"
-
-// written tells whether a replica that has everything was written to.
-func (a *arrangement) written() bool {
-	return slices.ContainsFunc(a.replicas, func(rep *v1alpha1.NvmfReplica) bool {
-		return rep != nil && rep.Status.Written && mirror.StateOf(*a.record, rep.Name) == v1alpha1.MemberInSync
-	})
-}
-
-// equate the members of a volume to which nothing was written: there is nothing to copy. All agents have admitted the
-// mover by now, and nobody else. What is unwritten then is unwritten as long as the mover, which was not told to begin,
-// is the only one: any other comes only after a change of the record.
-func (s *Service) equate(ctx context.Context, a *arrangement, h *v1alpha1.VolumeHost, as mirror.Record) (outcome, error) {
+// equate the members of a volume to which nothing was written: there is nothing to copy, and no mover has to hold the
+// mirror. The agents of all have admitted it by then, and nobody else. What is unwritten then is unwritten as long as
+// the mover, which was not told to begin, is the only one: any other comes only after a change of the record.
+func (s *Service) equate(ctx context.Context, a *arrangement, h *v1alpha1.VolumeHost) (outcome, error) {
+	as, err := s.fence(ctx, a.NvmfVolume)
+	if err != nil {
+		return outcome{}, err
+	}
+	if _, err := s.follow(ctx, a.NvmfVolume); err != nil {
+		return outcome{}, err
+	}
 	var why string
 	next, err := s.changeMirror(ctx, a.NvmfVolume, func(r mirror.Record) (mirror.Record, error) {
 		now, err := s.withReplicas(ctx, a.Name)
@@ -222,32 +259,43 @@ func (s *Service) equate(ctx context.Context, a *arrangement, h *v1alpha1.Volume
 			return r, errMoverLeft
 		}
 		var blank []mirror.Replica
-		for _, rep := range now.replicas {
-			if isBlankTo(rep, h.AttachmentUUID()) {
-				blank = append(blank, mirror.Replica{Name: rep.Name, UID: string(rep.UID)})
-			} else if rep != nil {
-				why = fmt.Sprintf("%s, but node %s does not confirm it for replica %s", unwritten, rep.Spec.Node, rep.Name)
-			}
+		if blank, why = blankTo(now, r, h.AttachmentUUID()); why != "" {
+			return r, nil
 		}
 		return mirror.Equate(r, blank, time.Now())
 	})
 	switch {
 	case errors.Is(err, errMoverLeft):
 		return changed, nil
-	case err != nil && !errors.Is(err, mirror.ErrUnconfirmed):
+	case err != nil:
 		return outcome{}, err
-	case err == nil && next.Epoch != as.Epoch:
+	case next.Epoch != as.Epoch:
 		klog.FromContext(ctx).Info("Nothing was written to the volume, so there is nothing to copy", "volume", a.Name, "record", mirror.String(next))
 		return changed, nil
 	}
 	s.given.begin(a.Name, h.NQN)
-	if s.given.since(a.Name, h.NQN) >= moverStarts {
-		s.unfit.add(a.Name, h.Node)
-		if err := s.endMover(ctx, a.NvmfVolume); err != nil {
-			return outcome{}, err
+	if s.given.since(a.Name, h.NQN) < moverStarts {
+		return outcome{waiting: why}, nil
+	}
+	klog.FromContext(ctx).Info("Cannot tell whether the volume's replicas are equal", "volume", a.Name, "reason", why)
+	s.unfit.add(a.Name, anyNode)
+	return changed, s.endMover(ctx, a.NvmfVolume)
+}
+
+// blankTo are the replicas to which nothing was written, as their agents say. If one is missing without which nothing
+// can be concluded, it says so.
+func blankTo(v *replicatedVolume, r mirror.Record, attachment string) (blank []mirror.Replica, why string) {
+	for i, m := range v.Spec.Members {
+		rep := v.replicas[i]
+		is, _ := mirror.Get(r, m.Name)
+		switch {
+		case isBlankTo(rep, attachment):
+			blank = append(blank, mirror.Replica{Name: rep.Name, UID: string(rep.UID)})
+		case is.State == v1alpha1.MemberInSync || is.State == v1alpha1.MemberFilling && !is.Retired:
+			why = fmt.Sprintf("%s, but node %s has not confirmed it yet for replica %s", unwritten, m.Node, m.Name)
 		}
 	}
-	return outcome{waiting: why}, nil
+	return blank, why
 }
 
 // isBlankTo tells whether nothing was written to a replica, as its agent says of the moment when it admitted the host of
@@ -283,15 +331,11 @@ func (s *Service) admitMover(ctx context.Context, a *arrangement, h *v1alpha1.Vo
 	if err != nil {
 		return outcome{}, err
 	}
-	blank := !a.written()
 	for _, m := range record.Members {
 		named := func(c mirror.Confirmation) bool { return c.Name == m.Replica }
-		if mirror.Compared(m) && !slices.ContainsFunc(confirmed, named) && (blank || !dispensable(a, m)) {
+		if mirror.Compared(m) && !slices.ContainsFunc(confirmed, named) && !dispensable(a, m) {
 			return outcome{waiting: fmt.Sprintf("the node of replica %s has not admitted the mover yet", m.Replica)}, nil
 		}
-	}
-	if blank {
-		return s.equate(ctx, a, h, record)
 	}
 	err = s.holdByMover(ctx, a.NvmfVolume, h, record, confirmed)
 	switch {

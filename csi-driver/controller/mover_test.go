@@ -127,6 +127,28 @@ func TestMoveOfAVolumeThatWasNeverUsed(t *testing.T) {
 	}
 }
 
+// No mover is given to a volume whose node cannot say that nothing was written to it.
+func TestNoMoverWithoutTheWordOfAnAgent(t *testing.T) {
+	m := newMoves(t, 3)
+	newMoverHost(t, "mover")
+	m.id = newMirrored(t, m.service(), m.st, "v")
+	node := volume(t, m.id).Spec.Members[0].Node
+	silence(t, node)
+	setNodeStatus(t, node, func(n *v1alpha1.NvmfNodeStatus) {
+		n.Conditions = append(n.Conditions, condition(v1alpha1.ConditionAgentAlive, metav1.ConditionFalse, v1alpha1.ReasonAgentSilent, "no sign for a minute"))
+	})
+	m.move(m.id+"-0", "")
+	m.until(func(g Gomega) {
+		vol := volume(t, m.id)
+		if vol.Mover() != nil {
+			t.Fatal("it has a mover")
+		}
+		g.Expect(vol.Spec.Move.Waiting).To(ContainSubstring("when node " + node + " confirms it"))
+	})
+	m.cancel()
+	m.until(m.has(m.id+"-0", m.id+"-1"))
+}
+
 // Nothing is concluded of a volume that was written to after all, or whose agent does not say that it was not.
 func TestEquateTakesNoWordForIt(t *testing.T) {
 	m := newMoves(t, 2)
@@ -152,7 +174,7 @@ func TestEquateTakesNoWordForIt(t *testing.T) {
 		if is := mirrorOf(t, m.id).Spec; len(mirror.InSync(is)) != 1 {
 			t.Fatalf("before: %s", mirror.String(is))
 		}
-		if _, err := m.service().equate(t.Context(), a, h, *a.record); err != nil {
+		if _, err := m.service().equate(t.Context(), a, h); err != nil {
 			t.Fatal(err)
 		}
 		return len(mirror.InSync(mirrorOf(t, m.id).Spec)) > 1

@@ -339,3 +339,35 @@ func TestEquate(t *testing.T) {
 		})
 	}
 }
+
+// A member that is to leave is withdrawn if nobody has begun to fill it.
+func TestWithdraw(t *testing.T) {
+	for is, want := range map[string]string{
+		"|a=InSync,b=Filling-":       "|a=InSync,b=Out",
+		"~|a=InSync,b=Filling-":      "|a=InSync,b=Out",
+		"h|a=InSync,b=Filling-":      "",
+		"|a=InSync,b=Filling":        "",
+		"|a=InSync,b=Returning-/5":   "",
+		"|a=InSync,c=InSync,b=Out-":  "",
+		"|a=InSync,b=InSync-":        "",
+		"|a=InSync,c=Filling-,d=Out": "",
+	} {
+		r := record(t, is)
+		got, err := Withdraw(r, "b", now)
+		switch {
+		case want == "" && !errors.Is(err, ErrMember):
+			t.Errorf("%s: %v, %s", is, err, show(got))
+		case want != "" && (err != nil || show(got) != want || got.Epoch != r.Epoch+1):
+			t.Errorf("%s: %v, %s, want %s", is, err, show(got), want)
+		}
+	}
+	r := record(t, "|a=InSync,b=Filling-")
+	r.Members[1].Identity = former
+	if _, err := Withdraw(r, "b", now); !errors.Is(err, ErrMember) {
+		t.Errorf("one that a kernel may have: %v", err)
+	}
+	r.Members[1].Identity, r.Recovering = "", true
+	if _, err := Withdraw(r, "b", now); !errors.Is(err, ErrMember) {
+		t.Errorf("while the record is recovered: %v", err)
+	}
+}

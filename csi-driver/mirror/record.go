@@ -177,7 +177,23 @@ func Started(r Record) bool {
 	return r.Dirty || slices.ContainsFunc(r.Members, func(m Member) bool { return m.Identity != "" })
 }
 
-// Retire says that a member is to leave. Only the holder takes it out, because only the holder knows whether its kernel
+// Withdraw a member that is to leave and that no holder has begun to fill since the last one left: nobody has it.
+func Withdraw(r Record, replica string, now time.Time) (Record, error) {
+	m := member(&r, replica)
+	if m == nil || !Idle(r, *m) {
+		return Record{}, fmt.Errorf("%w: %s is %s, and cannot be withdrawn", ErrMember, replica, stateOf(m))
+	}
+	next := raised(r)
+	out(r, member(&next, replica), ReasonRetired, now)
+	return next, nil
+}
+
+// Idle tells whether a member is to leave, and nobody fills it.
+func Idle(r Record, m Member) bool {
+	return r.Holder == "" && !r.Recovering && m.Retired && m.State == v1alpha1.MemberFilling && m.Identity == ""
+}
+
+// Retire says that a member is to leave. Who takes it out is the holder, or who has withdrawn or equated it, because only the holder knows whether its kernel
 // still writes to another member that is in sync. It fails with ErrLast when no other member has all data yet.
 func Retire(r Record, replica string) (Record, error) {
 	next := clone(r)

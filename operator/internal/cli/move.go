@@ -30,8 +30,8 @@ func moveCommand(at *cluster) *cobra.Command {
 		Short: "Move a replica of a volume to another node",
 		Long: `Move a replica of a volume to another node, also while the volume is in use. The command sets spec.move of the
 NvmfVolume. The CSI controller then adds a replica on the other node, the node that uses the volume fills it, and the
-former replica is removed. If no pod uses the volume, the node plugin of another node fills the replica. A volume to which
-nothing was ever written moves when a pod uses it for the first time.
+former replica is removed. If no pod uses the volume, the node plugin of another node fills the replica. If nothing was ever
+written to the volume, there is nothing to copy.
 
 CLAIM is the name of a PersistentVolumeClaim, or nv/NAME with the name of an NvmfVolume. Without --to, the CSI
 controller chooses the node, as for a new volume. A volume with several replicas requires --from.

@@ -192,6 +192,7 @@ var _ = Describe("A pod that writes to a volume with two replicas", func() {
 			{"as the replica is recorded out, and as it is recorded to return", recorded, returning},
 		} {
 			By("killing it " + moments.name)
+			r.stamped(ctx) // a process that writes a header as the network goes does not end before that is back
 			before := r.acks.count()
 			cut(storageNode)
 			moments.lost(ctx)

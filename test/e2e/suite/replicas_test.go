@@ -95,6 +95,19 @@ func (r *replicated) whole(ctx context.Context) {
 		WithTimeout(5 * time.Minute).WithPolling(time.Second).Should(HaveLen(2))
 }
 
+// stamped waits until the headers of all replicas have what the record has: from then on nothing is written to them.
+func (r *replicated) stamped(ctx context.Context) {
+	GinkgoHelper()
+	Eventually(ctx, func(g Gomega, ctx context.Context) {
+		for _, member := range r.volume.Spec.Members {
+			m, _ := mirror.Get(record(ctx, r.volume), member.Name)
+			g.Expect(m.Marks).NotTo(BeEmpty())
+			g.Expect(on(ctx, member.Node, `dd if=$(ls /var/lib/weft/pools/*/volumes/%s) bs=8192 count=1 iflag=direct 2>/dev/null | grep -a -c -e %s || true`,
+				member.UUID, m.Marks[len(m.Marks)-1])).NotTo(Equal("0"))
+		}
+	}).WithTimeout(time.Minute).WithPolling(time.Second).Should(Succeed())
+}
+
 // same ends the pod, and checks that both replicas have the same data, in which everything acknowledged is.
 func (r *replicated) same(ctx context.Context) {
 	GinkgoHelper()
