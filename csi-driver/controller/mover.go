@@ -138,8 +138,8 @@ func (a *arrangement) written() bool {
 	})
 }
 
-// equatable tells whether the agents of a volume to which nothing was written can say now what equate has to know. If not,
-// it says what has to happen first.
+// equatable tells whether the agents of a volume to which nothing was written can say now what equate has to know. If
+// not, it says what has to happen first.
 func (s *Service) equatable(ctx context.Context, a *arrangement) (bool, string) {
 	var todo bool
 	var mute string
@@ -277,7 +277,7 @@ func (s *Service) equate(ctx context.Context, a *arrangement, h *v1alpha1.Volume
 	if s.given.since(a.Name, h.NQN) < moverStarts {
 		return outcome{waiting: why}, nil
 	}
-	klog.FromContext(ctx).Info("Cannot tell whether the volume's replicas are equal", "volume", a.Name, "reason", why)
+	klog.FromContext(ctx).Info("The agents do not confirm that nothing was written to the volume", "volume", a.Name, "reason", why)
 	s.unfit.add(a.Name, anyNode)
 	return changed, s.endMover(ctx, a.NvmfVolume)
 }
@@ -298,8 +298,8 @@ func blankTo(v *replicatedVolume, r mirror.Record, attachment string) (blank []m
 	return blank, why
 }
 
-// isBlankTo tells whether nothing was written to a replica, as its agent says of the moment when it admitted the host of
-// an attachment, and that host is the only one.
+// isBlankTo tells whether nothing was written to a replica, as its agent says of the moment when it admitted the host
+// of an attachment, and that host is the only one.
 func isBlankTo(rep *v1alpha1.NvmfReplica, attachment string) bool {
 	if rep == nil || !isCreated(rep) || rep.RestoreSuspected() || rep.Status.Written || len(rep.Spec.Hosts) != 1 || len(rep.Status.Hosts) != 1 {
 		return false

@@ -193,8 +193,9 @@ func Idle(r Record, m Member) bool {
 	return r.Holder == "" && !r.Recovering && m.Retired && m.State == v1alpha1.MemberFilling && m.Identity == ""
 }
 
-// Retire says that a member is to leave. Who takes it out is the holder, or who has withdrawn or equated it, because only the holder knows whether its kernel
-// still writes to another member that is in sync. It fails with ErrLast when no other member has all data yet.
+// Retire says that a member is to leave. Who takes it out is the holder, because only the holder knows whether its
+// kernel still writes to another member that is in sync, or who has withdrawn or equated it. It fails with ErrLast when
+// no other member has all data yet.
 func Retire(r Record, replica string) (Record, error) {
 	next := clone(r)
 	m := member(&next, replica)

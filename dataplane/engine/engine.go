@@ -62,8 +62,8 @@ type Engine interface {
 	// CreateVolumes makes volumes, in constant time whatever their size, and thin. A volume that exists with the same
 	// pool, or with another, is left alone: compare with Gather. One with another size fails
 	// with ErrExists. Without room it fails with ErrNoSpace, with a source that is missing with
-	// ErrNotFound; a volume smaller than its source fails with ErrInvalid. ErrBusy: it is being made of its source, and a
-	// later call finds it. What was begun and is not asked for again is dropped.
+	// ErrNotFound; a volume smaller than its source fails with ErrInvalid. ErrBusy: it is being made of its source, and
+	// a later call finds it. What was begun and is not asked for again is dropped.
 	CreateVolumes(ctx context.Context, volumes []VolumeSpec) []error
 
 	// GrowVolumes sets larger sizes; connected hosts are told. A smaller size fails
@@ -77,12 +77,13 @@ type Engine interface {
 	SetQoS(ctx context.Context, limits []VolumeQoS) []error
 
 	// DeleteVolumes deletes volumes, in constant time whatever their size. One that is exported, or is being copied,
-	// fails with ErrInUse and keeps its data; one that is not there is not an error. Their space may come back later: see Clearer. One that
-	// cannot be put aside until then fails with ErrBusy, and is listed, but cannot be used, until it is cleared.
+	// fails with ErrInUse and keeps its data; one that is not there is not an error. Their space may come back later:
+	// see Clearer. One that cannot be put aside until then fails with ErrBusy, and is listed, but cannot be used, until
+	// it is cleared.
 	DeleteVolumes(ctx context.Context, ids []ID) []error
 
-	// CreateSnapshots freezes volumes' data, atomically for each, at a moment after it was asked for first. A source that
-	// is missing fails with ErrNotFound. ErrBusy as for CreateVolumes.
+	// CreateSnapshots freezes volumes' data, atomically for each, at a moment after it was asked for first. A source
+	// that is missing fails with ErrNotFound. ErrBusy as for CreateVolumes.
 	CreateSnapshots(ctx context.Context, snapshots []SnapshotSpec) []error
 
 	// DeleteSnapshots deletes snapshots, in constant time whatever their size. Volumes made from them keep their data.

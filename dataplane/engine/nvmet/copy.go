@@ -107,8 +107,8 @@ func (e *Engine) mayCopy(source string) error {
 	return nil
 }
 
-// uncopied fails with engine.ErrBusy while a file is copied: XFS locks it, so whatever changes it, or waits for writes to
-// it, would wait, and with it all other calls. No further copy of it begins until that was tried again.
+// uncopied fails with engine.ErrBusy while a file is copied: XFS locks it, so whatever changes it, or waits for writes
+// to it, would wait, and with it all other calls. No further copy of it begins until that was tried again.
 func (e *Engine) uncopied(path string) error {
 	for _, c := range e.copies {
 		if c.source == path && c.running() {

@@ -32,8 +32,8 @@ func newCopies(t *testing.T) copies {
 	h := folders(t)
 	c := copies{New(Options{Root: h.root, StateDir: "state"}), t, filepath.Join(h.poolsDir(), "p"), make(chan error), make(chan struct{}, 8)}
 	c.guard.tried = true
-	c.Engine.copyPatience = 0
-	c.Engine.share = func(f *os.File, source string) error {
+	c.copyPatience = 0
+	c.share = func(f *os.File, source string) error {
 		c.began <- struct{}{}
 		data, err := os.ReadFile(source)
 		if err == nil {

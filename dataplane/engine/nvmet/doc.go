@@ -33,10 +33,10 @@
 //
 // FICLONE copies the list of a file's extents one by one, with the file locked: milliseconds as a rule, minutes for
 // millions of extents, which is what random writes leave of a file that a snapshot shares. So it goes on beside the
-// engine's calls (copy.go), and the file has no name until it is whole. Meanwhile writes to the source wait, and whatever
-// would wait for them, or for the lock, is refused with ErrBusy: its growth, its deletion, and the dismissal of its hosts.
-// Nobody else waits for it over TCP. Over RDMA, connections share completion queues, and a write that waits holds up the
-// other connections of its queue.
+// engine's calls (copy.go), and the file has no name until it is whole. Meanwhile writes to the source wait, and
+// whatever would wait for them, or for the lock, is refused with ErrBusy: its growth, its deletion, the dismissal of
+// its hosts. Nobody else waits for it over TCP. Over RDMA, connections share completion queues, and a write that
+// waits holds up the other connections of its queue.
 //
 // # Hosts that lose their admission
 //

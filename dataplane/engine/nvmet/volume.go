@@ -127,8 +127,8 @@ func (e *Engine) CreateSnapshots(ctx context.Context, snapshots []engine.Snapsho
 	})
 }
 
-// makeFile makes a sparse file, or one that shares its source's extents, for which it waits until patience ends. It gets
-// its name only once it is whole, so a process that is killed leaves nothing.
+// makeFile makes a sparse file, or one that shares its source's extents, for which it waits until patience ends. It
+// gets its name only once it is whole, so a process that is killed leaves nothing.
 func (e *Engine) makeFile(
 	patience context.Context, p *pool, folder string, id engine.ID, source *file, sizeBytes int64, mode os.FileMode,
 ) (file, error) {

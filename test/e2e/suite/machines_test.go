@@ -75,6 +75,12 @@ func poolFiles(ctx context.Context, node string) []string {
 	return lines(on(ctx, node, `ls -d /var/lib/weft/pools/*/volumes/* 2>/dev/null || true`))
 }
 
+// forgetPools of earlier specs on a node that was off since: nobody opens them again.
+func forgetPools(ctx context.Context, node string) {
+	GinkgoHelper()
+	on(ctx, node, `for d in /var/lib/weft/pools/*; do [ ! -d $d ] || mountpoint -q $d || rmdir $d; done`)
+}
+
 // volumeFile is the file that holds a volume's one replica on its node.
 func volumeFile(ctx context.Context, volume *v1alpha1.NvmfVolume) string {
 	GinkgoHelper()
