@@ -350,6 +350,7 @@ func TestWithdraw(t *testing.T) {
 		"|a=InSync,b=Returning-/5":   "",
 		"|a=InSync,c=InSync,b=Out-":  "",
 		"|a=InSync,b=InSync-":        "",
+		"~|a=InSync?,b=Filling?-":    "",
 		"|a=InSync,c=Filling-,d=Out": "",
 	} {
 		r := record(t, is)

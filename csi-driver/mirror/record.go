@@ -190,7 +190,7 @@ func Withdraw(r Record, replica string, now time.Time) (Record, error) {
 
 // Idle tells whether a member is to leave, and nobody fills it.
 func Idle(r Record, m Member) bool {
-	return r.Holder == "" && !r.Recovering && m.Retired && m.State == v1alpha1.MemberFilling && m.Identity == ""
+	return r.Holder == "" && !r.Recovering && m.Retired && m.State == v1alpha1.MemberFilling && m.Identity == "" && !m.Suspect
 }
 
 // Retire says that a member is to leave. Who takes it out is the holder, because only the holder knows whether its

@@ -181,6 +181,11 @@ func (w *world) move(v Version, store func(mirror.Record)) {
 		if next, err := mirror.Add(v.Record, w.create(spare), w.now); err == nil {
 			store(next)
 		}
+	case retired != nil && mirror.Idle(v.Record, *retired):
+		if next, err := mirror.Withdraw(v.Record, retired.Replica, w.now); err == nil {
+			store(next)
+			w.tally["withdrawn"]++
+		}
 	case retired != nil && retired.State == v1alpha1.MemberOut:
 		if next, err := mirror.Remove(v.Record, retired.Replica); err == nil {
 			store(next)
