@@ -141,26 +141,24 @@ func (a *arrangement) written() bool {
 // equatable tells whether the agents of a volume to which nothing was written can say now what equate has to know. If
 // not, it says what has to happen first.
 func (s *Service) equatable(ctx context.Context, a *arrangement) (bool, string) {
-	var todo bool
+	var blank []mirror.Replica
 	var mute string
 	for i, m := range a.Spec.Members {
 		is, in := mirror.Get(*a.record, m.Name)
-		can := in && s.canConfirm(ctx, *a.record, a.replicas[i])
+		rep := a.replicas[i]
 		switch {
-		case in && is.State == v1alpha1.MemberInSync:
-			todo = todo || is.Retired
-			if !can {
-				mute = m.Node
-			}
-		case can && is.State == v1alpha1.MemberFilling && !a.replicas[i].Status.Written:
-			todo = true
+		case in && s.canConfirm(ctx, *a.record, rep) && !rep.Status.Written:
+			blank = append(blank, mirror.Replica{Name: rep.Name, UID: string(rep.UID)})
+		case is.State == v1alpha1.MemberInSync:
+			mute = m.Node
 		}
 	}
+	next, err := mirror.Equate(*a.record, blank, time.Now())
 	switch {
-	case !todo || mirror.Started(*a.record):
-		return false, unwritten + ": its replicas are made equal when a pod uses it"
-	case mute != "":
+	case mute != "" && !mirror.Started(*a.record):
 		return false, fmt.Sprintf("%s, as far as is known: its replicas are made equal when node %s confirms it, or a pod uses it", unwritten, mute)
+	case err != nil || next.Epoch == a.record.Epoch:
+		return false, unwritten + ": its replicas are made equal when a pod uses it"
 	case slices.Contains(s.unfit.of(a.Name), anyNode):
 		return false, unwritten + ", as far as is known, but not all nodes of its replicas have confirmed it: they are asked again in some minutes"
 	}

@@ -146,6 +146,12 @@ func (m *mirrorTest) make(members ...md.Slice) {
 	var err error
 	m.array, err = m.Mirrors.Create(m.Context(), md.Spec{Volume: m.volume, Members: members, DataBytes: MirrorBytes})
 	m.Expect(err).NotTo(HaveOccurred())
+	for _, s := range members {
+		if s != md.Missing {
+			// The kernel writes that there is a bitmap a moment later. A member that fails before has to be filled.
+			m.Eventually(func() (md.Superblock, error) { return m.Mirrors.Superblock(m.Context(), s) }).Should(HaveField("Bitmap", true))
+		}
+	}
 }
 
 func (m *mirrorTest) assemble(legs ...*leg) {

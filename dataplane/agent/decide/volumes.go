@@ -248,6 +248,10 @@ func (d *decider) create(v *volume) {
 		v.created = no(v1alpha1.ReasonSourceNotReady, "%v", err)
 	case errors.Is(err, engine.ErrBusy):
 		v.created = no(v1alpha1.ReasonPending, "%v", err)
+		if p != nil { // it may be on its way
+			d.places++
+			d.promised[p.device.ID] += p.served(v.obj.Spec.Size)
+		}
 	case err != nil:
 		v.created = no(v1alpha1.ReasonCreateFailed, "%v", err)
 	case refusal != nil:

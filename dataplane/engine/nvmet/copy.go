@@ -19,11 +19,12 @@ const (
 	// minutes if its source has millions of extents. Then the call fails with engine.ErrBusy for those that are left,
 	// and so do later ones, at once, until one finds it done.
 	copyPatience = 5 * time.Second
-	// copyKept is how long a copy waits to be asked for again. Agents ask every 30 seconds at most.
-	copyKept = 2 * time.Minute
+	// copyKept is how long a copy waits to be asked for again. Agents ask every 30 seconds, and as long later as their
+	// other calls take.
+	copyKept = 10 * time.Minute
 	// copyHeldOff is how long no copy of a file begins after another change of it was refused because of the one
-	// before: agents try that again every 30 seconds at most, and each copy would keep it waiting.
-	copyHeldOff = 45 * time.Second
+	// before: agents try that again, and each copy would keep it waiting.
+	copyHeldOff = 2 * time.Minute
 	// mostCopies go on at once, each of another file and in a thread of its own.
 	mostCopies = 8
 )
@@ -77,7 +78,7 @@ func (e *Engine) copyExtents(patience context.Context, name string, source file,
 		}
 	}
 	if c.running() {
-		return nil, fmt.Errorf("%w: the list of its source's extents is being copied, for %s until now", engine.ErrBusy, time.Since(c.began).Round(time.Second))
+		return nil, fmt.Errorf("%w: the list of its source's extents is being copied, since %s", engine.ErrBusy, c.began.UTC().Format(time.RFC3339))
 	}
 	delete(e.copies, name)
 	if c.err == nil && (c.source != source.path || c.sizeBytes != sizeBytes) {
@@ -113,7 +114,7 @@ func (e *Engine) uncopied(path string) error {
 	for _, c := range e.copies {
 		if c.source == path && c.running() {
 			e.heldOff[path] = time.Now()
-			return fmt.Errorf("%w: the list of its extents is being copied for a snapshot or a clone, for %s until now", engine.ErrBusy, time.Since(c.began).Round(time.Second))
+			return fmt.Errorf("%w: the list of its extents is being copied for a snapshot or a clone, since %s", engine.ErrBusy, c.began.UTC().Format(time.RFC3339))
 		}
 	}
 	return nil

@@ -85,8 +85,11 @@ func TestCallsDoNotWaitForACopy(t *testing.T) {
 	}
 	<-c.began
 	for what, err := range map[string]error{
-		"grow":     oneOf(t, c.GrowVolumes(t.Context(), []engine.VolumeSize{{ID: volumeA, SizeBytes: engine.SizeUnit}})),
-		"export":   oneOf(t, c.Export(t.Context(), []engine.Export{{NQN: nqnA, Serial: "serial", Model: "weft", MaxIOQueues: 8, Namespaces: []engine.Namespace{{NSID: 1, Volume: volumeA}}}})),
+		"grow":   oneOf(t, c.GrowVolumes(t.Context(), []engine.VolumeSize{{ID: volumeA, SizeBytes: engine.SizeUnit}})),
+		"export": oneOf(t, c.Export(t.Context(), []engine.Export{{NQN: nqnA, Serial: "serial", Model: "weft", MaxIOQueues: 8, Namespaces: []engine.Namespace{{NSID: 1, Volume: volumeA}}}})),
+		"replace": oneOf(t, c.Export(t.Context(), []engine.Export{{
+			NQN: nqnA, Serial: "serial", Model: "weft", MaxIOQueues: 8, Namespaces: []engine.Namespace{{NSID: 1, Volume: volumeA}}, Hosts: []string{v1alpha1.HostNQN(volumeB)},
+		}})),
 		"unexport": oneOf(t, c.Unexport(t.Context(), []string{nqnA})),
 		"snapshot": oneOf(t, c.CreateSnapshots(t.Context(), []engine.SnapshotSpec{{ID: other, Volume: volumeA}})),
 	} {

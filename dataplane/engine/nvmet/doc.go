@@ -35,8 +35,8 @@
 // millions of extents, which is what random writes leave of a file that a snapshot shares. So it goes on beside the
 // engine's calls (copy.go), and the file has no name until it is whole. Meanwhile writes to the source wait, and
 // whatever would wait for them, or for the lock, is refused with ErrBusy: its growth, its deletion, the dismissal of
-// its hosts. Nobody else waits for it over TCP. Over RDMA, connections share completion queues, and a write that
-// waits holds up the other connections of its queue.
+// its hosts. Since Linux 6.8, nobody else waits for it over TCP. Over RDMA, connections share completion queues, and
+// a write that waits holds up the other connections of its queue.
 //
 // # Hosts that lose their admission
 //

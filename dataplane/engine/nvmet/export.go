@@ -90,6 +90,11 @@ func (e *Engine) exportOne(
 	if err != nil {
 		return err
 	}
+	if is != nil && len(without(is.hosts, slices.Concat(x.Hosts, x.Retired))) > 0 {
+		if err := e.unservedCopies(is); err != nil {
+			return err
+		}
+	}
 	var ids []int
 	var portals []v1alpha1.Portal
 	for _, p := range ports {

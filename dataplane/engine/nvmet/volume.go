@@ -229,7 +229,7 @@ func (e *Engine) DeleteSnapshots(ctx context.Context, ids []engine.ID) []error {
 func (e *Engine) remove(s *store, in map[engine.ID][]file, id engine.ID) ([]*pool, error) {
 	for _, f := range in[id] {
 		if err := e.uncopied(f.path); err != nil {
-			return nil, fmt.Errorf("%s: %w: %w", id, engine.ErrInUse, err)
+			return nil, fmt.Errorf("%s: %w: %v", id, engine.ErrInUse, err) //nolint:errorlint // busy would say that clones depend on it
 		}
 		if err := os.Remove(f.path); err != nil {
 			return nil, err

@@ -104,9 +104,7 @@ func (r *rig) rebalance(o rebalanceOptions) string {
 }
 
 func TestRebalance(t *testing.T) {
-	idle, objects := volume("idle", "a")
-	idle.Spec.Attachments = nil
-	r := newRig(t, append(volumesOnA("one", "two", "three", "four"), objects...)...)
+	r := newRig(t, volumesOnA("one", "two", "three", "four")...)
 	r.promised("a", "600Gi")
 	o := rebalanceOptions{dryRun: true, max: 2, within: 10}
 	table := "NODE GETS REPLICAS USAGE NOW USAGE AFTERWARDS\na yes 59 % 39 %\nb yes 0 % 10 %\nc yes 0 % 10 %\n"
@@ -136,6 +134,17 @@ func TestRebalance(t *testing.T) {
 	o.max, o.within = 9, 20
 	if out := r.rebalance(o); !strings.Contains(out, "nothing to move: the usage of the nodes is within 20 percentage points") {
 		t.Errorf("got:\n%s", out)
+	}
+}
+
+// A volume that no pod ever used moves as well.
+func TestRebalanceMovesVolumesThatWereNeverUsed(t *testing.T) {
+	idle, objects := volume("idle", "a")
+	idle.Spec.Attachments = nil
+	r := newRig(t, objects...)
+	r.promised("a", "600Gi")
+	if out := r.rebalance(rebalanceOptions{max: 1, within: 10}); r.moves() != 1 {
+		t.Errorf("%d moves:\n%s", r.moves(), out)
 	}
 }
 
