@@ -10,6 +10,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -67,6 +68,7 @@ var _ = Describe("A node that is cut off while a pod there writes", func() {
 
 		By("give the volume back to the node that was cut off")
 		outOfService(ctx, clientNode, false)
+		takesPods(ctx, pod.Namespace, clientNode)
 		remove(ctx, pod)
 		pod = runPod(ctx, claim, "third", clientNode)
 		Expect(sh(ctx, pod, readBlock, file)).To(Equal("n"))
@@ -93,4 +95,27 @@ func outOfService(ctx context.Context, name string, down bool) {
 		// The taints are one list, of which others write their parts.
 		return cluster.Patch(ctx, &node, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 	}).WithTimeout(time.Minute).WithPolling(time.Second).Should(Succeed())
+}
+
+// takesPods waits until the kubelet of a node runs a pod. After its network was cut, a kubelet may see the taints that
+// its node had before, until its watch of the API server ends, and it rejects the pods that the scheduler gives it.
+func takesPods(ctx context.Context, namespace, node string) {
+	GinkgoHelper()
+	Eventually(ctx, func(g Gomega, ctx context.Context) {
+		zero := int64(0)
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "probe-"},
+			Spec: corev1.PodSpec{
+				TerminationGracePeriodSeconds: &zero, RestartPolicy: corev1.RestartPolicyNever,
+				NodeSelector: map[string]string{corev1.LabelHostname: node},
+				Containers:   []corev1.Container{{Name: "main", Image: ToolsImage, ImagePullPolicy: corev1.PullNever, Command: []string{"true"}}},
+			},
+		}
+		g.Expect(cluster.Create(ctx, pod)).To(Succeed())
+		g.Eventually(ctx, func(ctx context.Context) (corev1.PodPhase, error) {
+			err := cluster.Get(ctx, client.ObjectKeyFromObject(pod), pod)
+			return pod.Status.Phase, err
+		}).WithTimeout(podTime).WithPolling(time.Second).Should(BeElementOf(corev1.PodSucceeded, corev1.PodFailed))
+		g.Expect(pod.Status.Phase).To(Equal(corev1.PodSucceeded), "%s", pod.Status.Message)
+	}).WithTimeout(podTime).WithPolling(2 * time.Second).Should(Succeed())
 }
