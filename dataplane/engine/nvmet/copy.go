@@ -5,6 +5,7 @@ package nvmet
 import (
 	"context"
 	"fmt"
+	"iter"
 	"maps"
 	"os"
 	"time"
@@ -88,15 +89,24 @@ func (e *Engine) copyExtents(patience context.Context, name string, source file,
 	return c.made, c.err
 }
 
+// running copies.
+func (e *Engine) running() iter.Seq[*copying] {
+	return func(yield func(*copying) bool) {
+		for _, c := range e.copies {
+			if c.running() && !yield(c) {
+				return
+			}
+		}
+	}
+}
+
 // mayCopy fails with engine.ErrBusy while a file cannot be copied.
 func (e *Engine) mayCopy(source string) error {
 	running := 0
-	for _, c := range e.copies {
-		if c.running() {
-			running++
-			if c.source == source {
-				return fmt.Errorf("%w: another copy of its source is being made", engine.ErrBusy)
-			}
+	for c := range e.running() {
+		running++
+		if c.source == source {
+			return fmt.Errorf("%w: another copy of its source is being made", engine.ErrBusy)
 		}
 	}
 	switch {
@@ -111,8 +121,8 @@ func (e *Engine) mayCopy(source string) error {
 // uncopied fails with engine.ErrBusy while a file is copied: XFS locks it, so whatever changes it, or waits for writes
 // to it, would wait, and with it all other calls. No further copy of it begins until that was tried again.
 func (e *Engine) uncopied(path string) error {
-	for _, c := range e.copies {
-		if c.source == path && c.running() {
+	for c := range e.running() {
+		if c.source == path {
 			e.heldOff[path] = time.Now()
 			return fmt.Errorf("%w: the list of its extents is being copied for a snapshot or a clone, since %s", engine.ErrBusy, c.began.UTC().Format(time.RFC3339))
 		}
@@ -135,10 +145,8 @@ func (e *Engine) unservedCopies(s *subsystem) error {
 
 // noCopies fails with engine.ErrBusy while any file is copied.
 func (e *Engine) noCopies() error {
-	for _, c := range e.copies {
-		if c.running() {
-			return fmt.Errorf("%w: the list of extents of %s is being copied", engine.ErrBusy, c.source)
-		}
+	for c := range e.running() {
+		return fmt.Errorf("%w: the list of extents of %s is being copied", engine.ErrBusy, c.source)
 	}
 	return nil
 }
