@@ -30,10 +30,9 @@ import (
 // volume lists was created before: when it is missing, it is lost, and never created again.
 //
 // A replica leaves in this order: it is retired in the record; the holder takes it out and releases it, or, if nothing
-// was ever written to it, this service does; its object is
-// marked with retiredAnnotation; it is removed from the record, then from the volume's members; its hosts are
-// dismissed, and it is deleted with its data. Only a replica with that mark that neither the volume nor the record has
-// is deleted.
+// was ever written to it, this service does; its object is marked with retiredAnnotation; it is removed from the
+// record, then from the volume's members; its hosts are dismissed, and it is deleted with its data. Only a replica with
+// that mark that neither the volume nor the record has is deleted.
 
 const (
 	// volumeNameField and nodeField of an NvmfReplica can be selected by, in the API server and in the cache.

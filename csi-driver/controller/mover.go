@@ -141,28 +141,33 @@ func (a *arrangement) written() bool {
 // equatable tells whether the agents of a volume to which nothing was written can say now what equate has to know. If
 // not, it says what has to happen first.
 func (s *Service) equatable(ctx context.Context, a *arrangement) (bool, string) {
-	var blank []mirror.Replica
-	var mute string
-	for i, m := range a.Spec.Members {
-		is, in := mirror.Get(*a.record, m.Name)
-		rep := a.replicas[i]
-		switch {
-		case in && s.canConfirm(ctx, *a.record, rep) && !rep.Status.Written:
-			blank = append(blank, mirror.Replica{Name: rep.Name, UID: string(rep.UID)})
-		case is.State == v1alpha1.MemberInSync:
-			mute = m.Node
-		}
-	}
+	blank, missing := blankReplicas(&a.replicatedVolume, *a.record, func(rep *v1alpha1.NvmfReplica) bool {
+		return s.canConfirm(ctx, *a.record, rep) && !rep.Status.Written
+	})
 	next, err := mirror.Equate(*a.record, blank, time.Now())
 	switch {
-	case mute != "" && !mirror.Started(*a.record):
-		return false, fmt.Sprintf("%s, as far as is known: its replicas are made equal when node %s confirms it, or a pod uses it", unwritten, mute)
-	case err != nil || next.Epoch == a.record.Epoch:
-		return false, unwritten + ": its replicas are made equal when a pod uses it"
-	case slices.Contains(s.unfit.of(a.Name), anyNode):
+	case err == nil && next.Epoch != a.record.Epoch && slices.Contains(s.unfit.of(a.Name), anyNode):
 		return false, unwritten + ", as far as is known, but not all nodes of its replicas have confirmed it: they are asked again in some minutes"
+	case err == nil && next.Epoch != a.record.Epoch:
+		return true, ""
+	case missing != "" && !mirror.Started(*a.record):
+		return false, fmt.Sprintf("%s, as far as is known: its replicas are made equal when node %s confirms it, or a pod uses it", unwritten, missing)
 	}
-	return true, ""
+	return false, unwritten + ": its replicas are made equal when a pod uses it"
+}
+
+// blankReplicas are the members of a volume that are blank, and the node of one that would have to be, and is not.
+func blankReplicas(v *replicatedVolume, r mirror.Record, isBlank func(*v1alpha1.NvmfReplica) bool) (blank []mirror.Replica, missing string) {
+	for i, m := range v.Spec.Members {
+		is, in := mirror.Get(r, m.Name)
+		switch rep := v.replicas[i]; {
+		case in && isBlank(rep):
+			blank = append(blank, mirror.Replica{Name: rep.Name, UID: string(rep.UID)})
+		case is.State == v1alpha1.MemberInSync || is.State == v1alpha1.MemberFilling && !is.Retired && missing == "":
+			missing = m.Node
+		}
+	}
+	return blank, missing
 }
 
 // canConfirm tells whether a replica's agent can say what was written to it, as far as is known.
@@ -247,7 +252,7 @@ func (s *Service) equate(ctx context.Context, a *arrangement, h *v1alpha1.Volume
 	if _, err := s.follow(ctx, a.NvmfVolume); err != nil {
 		return outcome{}, err
 	}
-	var why string
+	var missing string
 	next, err := s.changeMirror(ctx, a.NvmfVolume, func(r mirror.Record) (mirror.Record, error) {
 		now, err := s.withReplicas(ctx, a.Name)
 		if err != nil {
@@ -257,43 +262,25 @@ func (s *Service) equate(ctx context.Context, a *arrangement, h *v1alpha1.Volume
 			return r, errMoverLeft
 		}
 		var blank []mirror.Replica
-		if blank, why = blankTo(now, r, h.AttachmentUUID()); why != "" {
-			return r, nil
-		}
+		blank, missing = blankReplicas(now, r, func(rep *v1alpha1.NvmfReplica) bool { return isBlankTo(rep, h.AttachmentUUID()) })
 		return mirror.Equate(r, blank, time.Now())
 	})
 	switch {
 	case errors.Is(err, errMoverLeft):
 		return changed, nil
-	case err != nil:
+	case err != nil && !errors.Is(err, mirror.ErrUnconfirmed):
 		return outcome{}, err
-	case next.Epoch != as.Epoch:
+	case err == nil && next.Epoch != as.Epoch:
 		klog.FromContext(ctx).Info("Nothing was written to the volume, so there is nothing to copy", "volume", a.Name, "record", mirror.String(next))
 		return changed, nil
 	}
 	s.given.begin(a.Name, h.NQN)
 	if s.given.since(a.Name, h.NQN) < moverStarts {
-		return outcome{waiting: why}, nil
+		return outcome{waiting: fmt.Sprintf("%s, but node %s has not confirmed it yet", unwritten, missing)}, nil
 	}
-	klog.FromContext(ctx).Info("The agents do not confirm that nothing was written to the volume", "volume", a.Name, "reason", why)
+	klog.FromContext(ctx).Info("The agents do not confirm that nothing was written to the volume", "volume", a.Name, "node", missing)
 	s.unfit.add(a.Name, anyNode)
 	return changed, s.endMover(ctx, a.NvmfVolume)
-}
-
-// blankTo are the replicas to which nothing was written, as their agents say. If one is missing without which nothing
-// can be concluded, it says so.
-func blankTo(v *replicatedVolume, r mirror.Record, attachment string) (blank []mirror.Replica, why string) {
-	for i, m := range v.Spec.Members {
-		rep := v.replicas[i]
-		is, _ := mirror.Get(r, m.Name)
-		switch {
-		case isBlankTo(rep, attachment):
-			blank = append(blank, mirror.Replica{Name: rep.Name, UID: string(rep.UID)})
-		case is.State == v1alpha1.MemberInSync || is.State == v1alpha1.MemberFilling && !is.Retired:
-			why = fmt.Sprintf("%s, but node %s has not confirmed it yet for replica %s", unwritten, m.Node, m.Name)
-		}
-	}
-	return blank, why
 }
 
 // isBlankTo tells whether nothing was written to a replica, as its agent says of the moment when it admitted the host
