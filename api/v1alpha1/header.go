@@ -7,12 +7,23 @@ package v1alpha1
 // a mirror. The data begins behind it: a host hands out a device that begins there, so that what a pod writes is never
 // at the start of what the target serves.
 //
-// A size is one of data, without the header, wherever people meet it: spec.size and status.size of an NvmfReplica, that
-// of a snapshot or an orphan, what a claim asks for and what CSI answers. What engines make and serve, and what is
-// promised, allocated and free of a pool, is what lies on the drive, with the header.
-//
-// It is a multiple of VolumeSizeStep, so that engines can keep both exactly.
+// It is a multiple of VolumeSizeStep, so that engines can keep it exactly, as are TrailerBytes.
 const HeaderBytes = 4 << 20
+
+// TrailerBytes are at the end of what a target serves for a volume, behind the data, and nothing is written there. MD's
+// formats 0.90 and 1.0, DDF, the formats of RAID controllers, and ZFS have metadata at the end of a device, and hosts
+// search for it. What a pod writes must not be found there: the pod's node would make it part of an array, even
+// one of its own. Of the metadata that blkid knows, Promise's begins farthest from the end, at 3,087 sectors, which is
+// 1.5 MiB; the rest is there so that a volume still takes whole clusters of SPDK's default size. When the volume grows,
+// its trailer becomes data, and reads as zeros until it is written.
+const TrailerBytes = 4 << 20
+
+// OverheadBytes is what a target serves for a volume besides its data.
+//
+// A size is one of data, without this, wherever people meet it: spec.size and status.size of an NvmfReplica, that of a
+// snapshot or an orphan, what a claim asks for and what CSI answers. What engines make and serve, and what is promised,
+// allocated and free of a pool, is what lies on the drive, with the overhead.
+const OverheadBytes = HeaderBytes + TrailerBytes
 
 // LUKSHeaderBytes is the length of the LUKS2 header with which the data of an encrypted volume begin, behind the
 // volume's own header: its metadata twice, and room for 16 key slots. cryptsetup's default is 16 MiB, which has room to
@@ -27,13 +38,13 @@ func (e VolumeEncryption) HeaderBytes() int64 {
 	return 0
 }
 
-// WithHeader is what a target serves for a volume of so many bytes of data, and what its pool promises to it.
-func WithHeader(dataBytes int64) int64 { return dataBytes + HeaderBytes }
+// WithOverhead is what a target serves for a volume of so many bytes of data, and what its pool promises to it.
+func WithOverhead(dataBytes int64) int64 { return dataBytes + OverheadBytes }
 
-// ServedBytes of a volume of so many bytes of data in a pool with clusters of this size, 0 for none: with its header,
-// in whole clusters.
+// ServedBytes of a volume of so many bytes of data in a pool with clusters of this size, 0 for none: with its header
+// and trailer, in whole clusters.
 func ServedBytes(dataBytes, clusterBytes int64) int64 {
-	return InClusters(WithHeader(dataBytes), clusterBytes)
+	return InClusters(WithOverhead(dataBytes), clusterBytes)
 }
 
 // InClusters of this size, 0 for none, so many bytes take: they are rounded up.
@@ -47,12 +58,12 @@ func InClusters(bytes, clusterBytes int64) int64 {
 // LeastData of a volume that a pool with clusters of this size serves with so many bytes: the smallest data size that
 // is rounded up to them.
 func LeastData(servedBytes, clusterBytes int64) int64 {
-	return WithoutHeader(servedBytes - max(0, clusterBytes-VolumeSizeStep))
+	return WithoutOverhead(servedBytes - max(0, clusterBytes-VolumeSizeStep))
 }
 
-// WithoutHeader are the bytes of data in what a target serves, or in a volume that has so many bytes of its pool; 0
-// where there is no more than a header.
-func WithoutHeader(servedBytes int64) int64 { return max(0, servedBytes-HeaderBytes) }
+// WithoutOverhead are the bytes of data in what a target serves, or in a volume that has so many bytes of its pool; 0
+// where there is no more than a header and a trailer.
+func WithoutOverhead(servedBytes int64) int64 { return max(0, servedBytes-OverheadBytes) }
 
 // allocatedPart of a replica's size is how far status.allocated moves before it is written: 5 %.
 const allocatedPart = 20

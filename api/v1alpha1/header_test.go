@@ -8,21 +8,21 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
-func TestHeader(t *testing.T) {
-	const header, step = v1alpha1.HeaderBytes, v1alpha1.VolumeSizeStep
-	if header%step != 0 {
-		t.Errorf("with a header of %d bytes, no engine could keep a size in steps of %d exactly", header, step)
+func TestOverhead(t *testing.T) {
+	const overhead, step = v1alpha1.OverheadBytes, v1alpha1.VolumeSizeStep
+	if overhead%step != 0 {
+		t.Errorf("with an overhead of %d bytes, no engine could keep a size in steps of %d exactly", overhead, step)
 	}
-	for data, served := range map[int64]int64{step: step + header, 1 << 30: 1<<30 + header, 8 << 50: 8<<50 + header} {
-		if got := v1alpha1.WithHeader(data); got != served {
+	for data, served := range map[int64]int64{step: step + overhead, 1 << 30: 1<<30 + overhead, 8 << 50: 8<<50 + overhead} {
+		if got := v1alpha1.WithOverhead(data); got != served {
 			t.Errorf("%d bytes are served as %d, want %d", data, got, served)
 		}
-		if got := v1alpha1.WithoutHeader(served); got != data {
+		if got := v1alpha1.WithoutOverhead(served); got != data {
 			t.Errorf("%d bytes that are served have %d of data, want %d", served, got, data)
 		}
 	}
-	for _, served := range []int64{header, header - 1, 0, -1} {
-		if got := v1alpha1.WithoutHeader(served); got != 0 {
+	for _, served := range []int64{overhead, overhead - 1, 0, -1} {
+		if got := v1alpha1.WithoutOverhead(served); got != 0 {
 			t.Errorf("%d bytes that are served have %d of data", served, got)
 		}
 	}

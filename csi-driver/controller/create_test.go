@@ -98,7 +98,7 @@ func TestCreateAsksForNoMoreThanNodesServe(t *testing.T) {
 }
 
 func TestCreateRefusesBadInput(t *testing.T) {
-	st := newStorage(t, 1, 10*gi+header, v1alpha1.TransportTCP)
+	st := newStorage(t, 1, 10*gi+overhead, v1alpha1.TransportTCP)
 	s, _ := newService(t)
 	seen(t, s, st)
 	for name, tc := range map[string]struct {
@@ -445,7 +445,7 @@ func TestCreateCountsVolumes(t *testing.T) {
 
 func TestCreateTwoHundredAtOnce(t *testing.T) {
 	const nodes, each = 4, 50
-	st := newStorage(t, nodes, each*(gi+header))
+	st := newStorage(t, nodes, each*(gi+overhead))
 	s, _ := newService(t)
 	seen(t, s, st)
 	errs := make([]error, nodes*each)
@@ -595,7 +595,7 @@ func TestCreateInAZone(t *testing.T) {
 		}
 	}
 	capacity, err := s.GetCapacity(t.Context(), &csi.GetCapacityRequest{Parameters: map[string]string{"target": st.target, "zones": "east,west"}})
-	if err != nil || capacity.AvailableCapacity != 17*gi-5*header {
+	if err != nil || capacity.AvailableCapacity != 17*gi-5*overhead {
 		t.Errorf("got %v, %v", capacity, err)
 	}
 	req := createRequest(st, own(t, "v"), gi)
@@ -616,7 +616,7 @@ func (b blind) Get(ctx context.Context, key client.ObjectKey, obj client.Object,
 
 // A replica whose cache does not show a volume answers as the others do, be it that it could not make it any more.
 func TestCreateBehindTheCache(t *testing.T) {
-	st := newStorage(t, 1, gi+header)
+	st := newStorage(t, 1, gi+overhead)
 	s, _ := newService(t)
 	seen(t, s, st)
 	id := newVolume(t, s, st, "vol")

@@ -24,7 +24,7 @@ func expandRequest(volume string, size int64) *csi.ControllerExpandVolumeRequest
 }
 
 func TestExpand(t *testing.T) {
-	st := newStorage(t, 1, 10*gi+header)
+	st := newStorage(t, 1, 10*gi+overhead)
 	s, _ := newService(t)
 	seen(t, s, st)
 	id := newVolume(t, s, st, "v")
@@ -67,7 +67,7 @@ func TestExpand(t *testing.T) {
 }
 
 func TestExpandRefusesBadInput(t *testing.T) {
-	st := newStorage(t, 1, 10*gi+2*header)
+	st := newStorage(t, 1, 10*gi+2*overhead)
 	s, _ := newService(t)
 	seen(t, s, st)
 	id := newVolume(t, s, st, "v")
@@ -189,7 +189,7 @@ func TestExpandWhenTheNodeDecidesOtherwise(t *testing.T) {
 
 // A spec never shrinks: what is asked for while nobody knows the room must leave it as it is.
 func TestExpandWaitsWhileTheRoomIsUnknown(t *testing.T) {
-	st := newStorage(t, 1, 10*gi+header)
+	st := newStorage(t, 1, 10*gi+overhead)
 	s, _ := newService(t)
 	seen(t, s, st)
 	id := newVolume(t, s, st, "v")

@@ -51,7 +51,7 @@ func TestVolumeOverBothTransports(t *testing.T) {
 		t.Error(diff)
 	}
 	capacity, err := s.GetCapacity(t.Context(), &csi.GetCapacityRequest{Parameters: map[string]string{"target": st.target, "transport": "RDMA,TCP"}})
-	if err != nil || capacity.AvailableCapacity != 9*gi-2*header {
+	if err != nil || capacity.AvailableCapacity != 9*gi-2*overhead {
 		t.Errorf("capacity %v, %v", capacity, err)
 	}
 }

@@ -753,7 +753,7 @@ func TestDelete(t *testing.T) {
 }
 
 func TestDeleteMakesRoom(t *testing.T) {
-	st := newStorage(t, 1, gi+header)
+	st := newStorage(t, 1, gi+overhead)
 	s, _ := newService(t)
 	seen(t, s, st)
 	for range 3 {

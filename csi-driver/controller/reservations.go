@@ -313,7 +313,7 @@ func (r *reservations) release(replica, uuid string, size int64) {
 
 // releaseHeld is release for a caller who holds the lock.
 func (r *reservations) releaseHeld(replica, uuid string, size int64) {
-	if made := r.made[replica]; made.uuid == uuid && made.SizeBytes <= v1alpha1.WithHeader(size) {
+	if made := r.made[replica]; made.uuid == uuid && made.SizeBytes <= v1alpha1.WithOverhead(size) {
 		r.drop(replica)
 	}
 }
@@ -330,7 +330,7 @@ func (r *reservations) replicaChanged(rep *v1alpha1.NvmfReplica, gone bool) {
 	} else {
 		is := shownReplica{Promise: placement.PromiseTo(rep.Name, rep.Spec.Node, rep.Status.Device, rep.Spec.DeviceClass, rep.Spec.Size.Value())}
 		if written := rep.Status.Allocated; written != nil && written.Sign() > 0 {
-			size := v1alpha1.WithHeader(rep.Spec.Size.Value())
+			size := v1alpha1.WithOverhead(rep.Spec.Size.Value())
 			is.writtenBytes = min(written.Value()+v1alpha1.AllocatedStep(size), size)
 		}
 		r.shown[rep.Name] = is

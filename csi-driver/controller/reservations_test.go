@@ -19,8 +19,8 @@ func TestPromiseToASnapshotInTheMaking(t *testing.T) {
 	const size = 100 * gi
 	for name, tc := range map[string]struct{ reported, promised int64 }{
 		"nothing was written": {0, 0},
-		"a part":              {10 * gi, 10*gi + (size+header)/20},
-		"all of it":           {size + header, size + header},
+		"a part":              {10 * gi, 10*gi + (size+overhead)/20},
+		"all of it":           {size + overhead, size + overhead},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rep := &v1alpha1.NvmfReplica{ObjectMeta: metav1.ObjectMeta{Name: "v-0"}}

@@ -46,8 +46,8 @@ func TestCapacity(t *testing.T) {
 	req := &csi.GetCapacityRequest{Parameters: map[string]string{"target": st.target}}
 	resp, err := s.GetCapacity(t.Context(), req)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(resp.AvailableCapacity).To(Equal(20*gi - 2*header))
-	g.Expect(resp.MaximumVolumeSize.Value).To(Equal(10*gi - header))
+	g.Expect(resp.AvailableCapacity).To(Equal(20*gi - 2*overhead))
+	g.Expect(resp.MaximumVolumeSize.Value).To(Equal(10*gi - overhead))
 	g.Expect(resp.MinimumVolumeSize.Value).To(Equal(int64(4 << 20)))
 	newVolume(t, s, st, "v")
 	// As csi-provisioner asks: with a segment of the topology, and all that is in the StorageClass.
@@ -55,20 +55,20 @@ func TestCapacity(t *testing.T) {
 	req.Parameters["csi.storage.k8s.io/fstype"], req.Parameters["csi.storage.k8s.io/node-stage-secret-name"] = "xfs", "some"
 	resp, err = s.GetCapacity(t.Context(), req)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(resp.AvailableCapacity).To(Equal(19*gi - 3*header))
-	g.Expect(resp.MaximumVolumeSize.Value).To(Equal(10*gi-header), "the drive of the node without the volume")
+	g.Expect(resp.AvailableCapacity).To(Equal(19*gi - 3*overhead))
+	g.Expect(resp.MaximumVolumeSize.Value).To(Equal(10*gi-overhead), "the drive of the node without the volume")
 	for _, name := range st.nodes {
 		setPlan(t, name, func(p *v1alpha1.Plan) { p.OverProvisioningPercent = 300 })
 	}
 	g.Eventually(func(g Gomega) {
 		resp, err := s.GetCapacity(t.Context(), req)
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(resp.AvailableCapacity).To(Equal(59*gi - 3*header))
-		g.Expect(resp.MaximumVolumeSize.Value).To(Equal(10*gi-header), "no volume is larger than its drive")
+		g.Expect(resp.AvailableCapacity).To(Equal(59*gi - 3*overhead))
+		g.Expect(resp.MaximumVolumeSize.Value).To(Equal(10*gi-overhead), "no volume is larger than its drive")
 	}).WithTimeout(enough).Should(Succeed())
 	resp, err = s.GetCapacity(t.Context(), &csi.GetCapacityRequest{VolumeCapabilities: []*csi.VolumeCapability{mount("xfs")}})
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(resp.AvailableCapacity).To(BeNumerically(">=", 59*gi-3*header), "all targets together")
+	g.Expect(resp.AvailableCapacity).To(BeNumerically(">=", 59*gi-3*overhead), "all targets together")
 	g.Expect(resp.MinimumVolumeSize.Value).To(Equal(int64(300 << 20)))
 
 }
@@ -114,8 +114,8 @@ func TestCapacityCanBeHad(t *testing.T) {
 	}
 	for _, name := range []string{"a", "b"} {
 		_, largest := capacity()
-		if largest != 10*gi-header {
-			t.Errorf("the largest volume has %d bytes, want %d", largest, 10*gi-header)
+		if largest != 10*gi-overhead {
+			t.Errorf("the largest volume has %d bytes, want %d", largest, 10*gi-overhead)
 		}
 		_, err := s.CreateVolume(within(t, enough), asBlock(name+"-larger", largest+sizeStep))
 		expectError(t, err, codes.ResourceExhausted, "at most")
@@ -137,7 +137,7 @@ func TestCapacityCanBeHad(t *testing.T) {
 	if _, err := s.DeleteVolume(within(t, enough), &csi.DeleteVolumeRequest{VolumeId: own(t, "a")}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.CreateVolume(within(t, enough), asBlock("leaves-little", 10*gi-2*header)); err != nil {
+	if _, err := s.CreateVolume(within(t, enough), asBlock("leaves-little", 10*gi-2*overhead)); err != nil {
 		t.Fatal(err)
 	}
 	if available, largest := capacity(); available > 1 || largest != 0 {
@@ -147,7 +147,7 @@ func TestCapacityCanBeHad(t *testing.T) {
 
 // The smallest volume is as large as its header.
 func TestTheSmallestVolume(t *testing.T) {
-	st := newStorage(t, 1, sizeStep+header)
+	st := newStorage(t, 1, sizeStep+overhead)
 	s, _ := newService(t)
 	seen(t, s, st)
 	req := createRequest(st, own(t, "v"), 1)

@@ -257,7 +257,7 @@ func TestACopyStaysWithItsTarget(t *testing.T) {
 
 // Without room for a snapshot the caller hears so at once, not when its time is over; with room it is taken after all.
 func TestSnapshotWithoutRoom(t *testing.T) {
-	st := newStorage(t, 1, 2*(gi+header))
+	st := newStorage(t, 1, 2*(gi+overhead))
 	s, _ := newService(t)
 	seen(t, s, st)
 	id, other := newVolume(t, s, st, "v"), newVolume(t, s, st, "other")
@@ -290,7 +290,7 @@ func TestSnapshotsCountAsPromised(t *testing.T) {
 		newSnapshot(t, s, name, id)
 	}
 	resp, err := s.GetCapacity(t.Context(), &csi.GetCapacityRequest{Parameters: map[string]string{"target": st.target}})
-	if want := 9*gi - 2*header - 2*writtenBytes; err != nil || resp.AvailableCapacity != want {
+	if want := 9*gi - 2*overhead - 2*writtenBytes; err != nil || resp.AvailableCapacity != want {
 		t.Errorf("got %v, %v; want %d", resp, err, want)
 	}
 }

@@ -114,7 +114,7 @@ func own(t testing.TB, name string) string {
 const (
 	gi = int64(1) << 30
 	// header that each volume has in its pool besides its data.
-	header = int64(v1alpha1.HeaderBytes)
+	overhead = int64(v1alpha1.OverheadBytes)
 )
 
 // poolDevice is the file of each node's pool.

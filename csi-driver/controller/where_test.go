@@ -76,9 +76,9 @@ func TestDeviceClasses(t *testing.T) {
 	s, _ := newService(t)
 	seen(t, s, st)
 	for class, want := range map[string]struct{ free, largest int64 }{
-		"":    {72*gi - 4*header, 40*gi - header},
-		"tlc": {12*gi - 2*header, 8*gi - header},
-		"qlc": {60*gi - 2*header, 40*gi - header},
+		"":    {72*gi - 4*overhead, 40*gi - overhead},
+		"tlc": {12*gi - 2*overhead, 8*gi - overhead},
+		"qlc": {60*gi - 2*overhead, 40*gi - overhead},
 	} {
 		resp := capacityOf(t, s, ofClass(st, "", class, 0).Parameters)
 		if resp.AvailableCapacity != want.free || resp.MaximumVolumeSize.Value != want.largest {
@@ -253,7 +253,7 @@ func TestCordoned(t *testing.T) {
 		says string
 	}{{kube, "kubectl uncordon " + st.nodes[0]}, {nvmf, "kubectl weft uncordon " + st.nodes[0]}} {
 		cordon(c.obj, true)
-		NewWithT(t).Eventually(free).WithTimeout(30 * time.Second).Should(Equal(10*gi - header))
+		NewWithT(t).Eventually(free).WithTimeout(30 * time.Second).Should(Equal(10*gi - overhead))
 		size := volume(t, first).Spec.Size
 		copied := createRequest(st, own(t, "copy"), size.Value())
 		copied.VolumeContentSource = contentSource(&v1alpha1.VolumeSource{Volume: first})
@@ -273,7 +273,7 @@ func TestCordoned(t *testing.T) {
 		NewWithT(t).Eventually(free).WithTimeout(30 * time.Second).Should(Equal(all))
 	}
 	cordon(kube, true)
-	NewWithT(t).Eventually(free).WithTimeout(30 * time.Second).Should(Equal(10*gi - header))
+	NewWithT(t).Eventually(free).WithTimeout(30 * time.Second).Should(Equal(10*gi - overhead))
 	for _, name := range []string{"second", "third", "fourth"} {
 		if got := replica(t, newVolume(t, s, st, name)).Spec.Node; got != st.nodes[1] {
 			t.Errorf("made on %s", got)

@@ -76,7 +76,7 @@ func (v *numbered) attach() {
 	v.at.Attach(uuid.NewString())
 	must(v, v.kernel.Serve(nodetest.Subsystem{
 		NQN: v.at.NQN, Portals: []string{"10.0.0.1:4420"}, Hosts: []string{v.at.HostNQN()},
-		Namespaces: []nodetest.Namespace{{NGUID: v.at.NGUID, SizeBytes: v1alpha1.WithHeader(size)}},
+		Namespaces: []nodetest.Namespace{{NGUID: v.at.NGUID, SizeBytes: v1alpha1.WithOverhead(size)}},
 	}))
 }
 

@@ -57,7 +57,7 @@ func (b base) dataBytes() int64 {
 	if b.mirrored() {
 		return b.array.DataBytes
 	}
-	return v1alpha1.WithoutHeader(b.ns.SizeBytes)
+	return v1alpha1.WithoutOverhead(b.ns.SizeBytes)
 }
 
 // holds tells whether a mount shows a device: its filesystem, or its device node.

@@ -55,7 +55,7 @@ func (s *Service) expandBase(ctx context.Context, volume string, b base, dataByt
 	if b.mirrored() {
 		return s.expandMirror(ctx, volume, b, dataBytes)
 	}
-	ns, err := s.Initiator.WaitNamespace(ctx, b.ns.ID, v1alpha1.WithHeader(dataBytes))
+	ns, err := s.Initiator.WaitNamespace(ctx, b.ns.ID, v1alpha1.WithOverhead(dataBytes))
 	return base{ns: ns}, err
 }
 

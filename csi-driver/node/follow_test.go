@@ -289,7 +289,7 @@ func TestStageLeavesAFormerReplica(t *testing.T) {
 	s.context.Attach("b2b2b2b2-2222-4333-8444-555555555555")
 	must(t, s.kernel.Serve(nodetest.Subsystem{
 		NQN: s.context.NQN, Portals: []string{firstPortal}, Hosts: []string{s.context.HostNQN()},
-		Namespaces: []nodetest.Namespace{{NGUID: s.context.NGUID, SizeBytes: v1alpha1.WithHeader(size)}},
+		Namespaces: []nodetest.Namespace{{NGUID: s.context.NGUID, SizeBytes: v1alpha1.WithOverhead(size)}},
 	}))
 	must(t, s.stage(mountCapability("ext4")))
 	if left, err := s.service.Initiator.Subsystems(); err != nil || len(left) != 1 || len(left["pvc-1-r2"]) != 1 {

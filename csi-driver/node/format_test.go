@@ -156,7 +156,7 @@ func TestVolumeWithTheNameOfAnother(t *testing.T) {
 	s.context.UUID, s.context.NGUID = sourceUUID, strings.Repeat("f", 32)
 	must(t, s.kernel.Serve(nodetest.Subsystem{
 		NQN: s.context.NQN, Portals: []string{firstPortal}, Hosts: []string{s.context.HostNQN()},
-		Namespaces: []nodetest.Namespace{{NGUID: s.context.NGUID, SizeBytes: v1alpha1.WithHeader(size)}},
+		Namespaces: []nodetest.Namespace{{NGUID: s.context.NGUID, SizeBytes: v1alpha1.WithOverhead(size)}},
 	}))
 	must(t, s.stage(mountCapability("ext4")))
 	s.wantMounts("staging ext4 rw")

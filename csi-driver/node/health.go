@@ -252,8 +252,8 @@ func (v sight) identity(add func(csi.VolumeHealthErrorType, string, string, ...a
 			add(server.Inaccessible, reasonWrongDevice, "its subsystem does not serve namespace %s; it serves [%s]", r.NGUID, strings.Join(others, ", "))
 			continue
 		}
-		if ns := v.namespaces[i]; ns.SizeBytes < v1alpha1.WithHeader(v.staged.SizeBytes) {
-			add(server.DataLoss, reasonShrunk, "%s has %d bytes of data, but had %d when it was staged", ns.Name, v1alpha1.WithoutHeader(ns.SizeBytes), v.staged.SizeBytes)
+		if ns := v.namespaces[i]; ns.SizeBytes < v1alpha1.HeaderBytes+v.staged.SizeBytes {
+			add(server.DataLoss, reasonShrunk, "%s has %d bytes of data, but had %d when it was staged", ns.Name, max(0, ns.SizeBytes-v1alpha1.HeaderBytes), v.staged.SizeBytes)
 		}
 	}
 }

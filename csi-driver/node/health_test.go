@@ -6,6 +6,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -36,7 +37,7 @@ func (s *suite) serveAt(portals ...string) {
 	s.Helper()
 	must(s, s.kernel.Serve(nodetest.Subsystem{
 		NQN: s.context.NQN, Portals: portals, Hosts: []string{s.context.HostNQN()},
-		Namespaces: []nodetest.Namespace{{NGUID: nguid, SizeBytes: v1alpha1.WithHeader(size)}},
+		Namespaces: []nodetest.Namespace{{NGUID: nguid, SizeBytes: v1alpha1.WithOverhead(size)}},
 	}))
 }
 
@@ -75,9 +76,10 @@ func TestVolumeCondition(t *testing.T) {
 			must(s, s.kernel.Drop("nvme0"))
 			must(s, s.kernel.Drop("nvme1"))
 		}, "INACCESSIBLE PathDown; INACCESSIBLE DeviceGone", false},
-		"another namespace":        {func(s *suite) { s.sysfs("nguid", strings.Repeat("f", 32)) }, "INACCESSIBLE WrongDevice", true},
-		"smaller than it was":      {func(s *suite) { s.sysfs("size", "16384") }, "DATA_LOSS Shrunk", true},
-		"read-only after an error": {func(s *suite) { must(s, s.mounter.FailWrites()) }, "INACCESSIBLE FilesystemReadOnly", true},
+		"another namespace":          {func(s *suite) { s.sysfs("nguid", strings.Repeat("f", 32)) }, "INACCESSIBLE WrongDevice", true},
+		"smaller than it was":        {func(s *suite) { s.sysfs("size", "16384") }, "DATA_LOSS Shrunk", true},
+		"with a part of its trailer": {func(s *suite) { s.sysfs("size", strconv.Itoa((v1alpha1.HeaderBytes+size)/512)) }, "", true},
+		"read-only after an error":   {func(s *suite) { must(s, s.mounter.FailWrites()) }, "INACCESSIBLE FilesystemReadOnly", true},
 		"errors of ext4, on a kernel that shows nothing else": {func(s *suite) {
 			dir := filepath.Join(s.kernel.Root, "sys/fs/ext4/dm-0")
 			must(s, os.MkdirAll(dir, 0o755))

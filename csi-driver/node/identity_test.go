@@ -125,7 +125,7 @@ func TestVolumesThatSwapDeviceNames(t *testing.T) {
 			s := setUp(t)
 			must(t, s.kernel.Serve(nodetest.Subsystem{
 				NQN: v1alpha1.SubsystemNQN("pvc-2", attachment), Portals: []string{"10.0.0.1:4420"}, Hosts: []string{s.context.HostNQN()},
-				Namespaces: []nodetest.Namespace{{NGUID: neighbour, SizeBytes: v1alpha1.WithHeader(size)}},
+				Namespaces: []nodetest.Namespace{{NGUID: neighbour, SizeBytes: v1alpha1.WithOverhead(size)}},
 			}))
 			if c.published {
 				must(t, s.stage(c.capability))
@@ -204,7 +204,7 @@ func TestVolumeThatChangesItsSize(t *testing.T) {
 					must(t, err)
 					continue
 				}
-				want(t, err, codes.FailedPrecondition, "12582912 bytes, and 20971520 were expected")
+				want(t, err, codes.FailedPrecondition, "16777216 bytes, and 25165824 were expected")
 				s.wantMounts(before)
 			}
 		})

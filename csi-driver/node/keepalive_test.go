@@ -40,7 +40,7 @@ func TestMirroredVolumeNoticesASilentReplicaSoon(t *testing.T) {
 	l := s.legs["pvc-1-r1"]
 	must(t, s.kernel.Serve(nodetest.Subsystem{
 		NQN: l.nqn(), Portals: []string{"10.0.0.1:4420", "10.0.0.3:4420"}, Hosts: []string{v1alpha1.HostNQN(l.identity)},
-		Namespaces: []nodetest.Namespace{{NGUID: l.nguid(), SizeBytes: v1alpha1.WithHeader(size)}},
+		Namespaces: []nodetest.Namespace{{NGUID: l.nguid(), SizeBytes: v1alpha1.WithOverhead(size)}},
 	}))
 	editReplica(t, s.api, l.name, func(r *v1alpha1.NvmfReplica) {
 		r.Status.Portals = append(r.Status.Portals, v1alpha1.Portal{Transport: v1alpha1.TransportTCP, Address: "10.0.0.3", Port: 4420})

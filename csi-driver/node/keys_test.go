@@ -48,7 +48,7 @@ func (s *suite) rekey(publicKey string) dhchap.Pair {
 	}
 	must(s, s.kernel.Serve(nodetest.Subsystem{
 		NQN: s.context.NQN, Portals: portals, Hosts: []string{s.context.HostNQN()}, Keys: map[string]dhchap.Pair{s.context.HostNQN(): keys},
-		Namespaces: []nodetest.Namespace{{NGUID: nguid, SizeBytes: v1alpha1.WithHeader(size)}},
+		Namespaces: []nodetest.Namespace{{NGUID: nguid, SizeBytes: v1alpha1.WithOverhead(size)}},
 	}))
 	return keys
 }

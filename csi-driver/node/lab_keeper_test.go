@@ -42,7 +42,7 @@ func (l *lab) leg(n int) *labLeg {
 	l.Helper()
 	file := filepath.Join(l.dir, fmt.Sprintf("%s-r%d.img", vol, n))
 	must(l, os.WriteFile(file, nil, 0o600))
-	must(l, os.Truncate(file, v1alpha1.WithHeader(labSize)))
+	must(l, os.Truncate(file, v1alpha1.WithOverhead(labSize)))
 	return l.legOn(n, file)
 }
 

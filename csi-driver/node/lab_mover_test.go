@@ -72,7 +72,7 @@ func differences(t *testing.T, legs ...*labLeg) (at []int) {
 		f, err := os.Open(g.file)
 		must(t, err)
 		defer f.Close() //nolint:errcheck // it was only read
-		_, err = f.Seek(-labSize, io.SeekEnd)
+		_, err = f.Seek(v1alpha1.HeaderBytes, io.SeekStart)
 		must(t, err)
 		files[i] = f
 	}

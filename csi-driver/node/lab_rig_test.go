@@ -163,7 +163,7 @@ type rigLeg struct {
 
 func (g *rigLeg) table(target string) {
 	g.Helper()
-	g.run("dmsetup", "load", g.label, "--table", fmt.Sprintf("0 %d %s", v1alpha1.WithHeader(rigBytes)/512, target))
+	g.run("dmsetup", "load", g.label, "--table", fmt.Sprintf("0 %d %s", v1alpha1.WithOverhead(rigBytes)/512, target))
 	g.run("dmsetup", "suspend", "--noflush", "--nolockfs", g.label)
 	g.run("dmsetup", "resume", g.label)
 }
@@ -276,11 +276,11 @@ func (r *rig) newLeg() *rigLeg {
 	label := fmt.Sprintf("lab-leg%d", r.made)
 	file := filepath.Join(r.dir, label+".img")
 	must(r.lab, os.WriteFile(file, nil, 0o600))
-	must(r.lab, os.Truncate(file, v1alpha1.WithHeader(rigBytes)))
+	must(r.lab, os.Truncate(file, v1alpha1.WithOverhead(rigBytes)))
 	g := &rigLeg{image: file, loop: r.loop(file), label: label}
 	l := r.lab
 	l.Cleanup(func() { l.run("losetup", "--detach", "/dev/"+g.loop) })
-	l.run("dmsetup", "create", label, "--table", fmt.Sprintf("0 %d linear /dev/%s 0", v1alpha1.WithHeader(rigBytes)/512, g.loop))
+	l.run("dmsetup", "create", label, "--table", fmt.Sprintf("0 %d linear /dev/%s 0", v1alpha1.WithOverhead(rigBytes)/512, g.loop))
 	l.Cleanup(func() { l.run("dmsetup", "remove", "--retry", label) })
 	g.labLeg = l.legOn(r.made, "/dev/mapper/"+label)
 	g.read = g.readBytes()

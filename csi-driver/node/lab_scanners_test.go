@@ -21,7 +21,7 @@ import (
 )
 
 // scannedSize of a volume with room for any of these.
-const scannedSize = 32 << 20
+const scannedSize = 64 << 20
 
 // scanned is what this machine's udev, LVM and MD take up by themselves where they find it.
 type scanned struct {
@@ -34,13 +34,11 @@ type scanned struct {
 }
 
 func allScanned() map[string]scanned {
-	array := func(metadata string) scanned {
+	array := func(options ...string) scanned {
 		return scanned{
 			make: func(device, name string) [][]string {
-				return [][]string{
-					{"mdadm", "--create", "/dev/md/" + name, "--run", "--force", "--level=1", "--raid-devices=1", "--metadata=" + metadata, device},
-					{"mdadm", "--stop", "/dev/md/" + name},
-				}
+				create := append([]string{"mdadm", "--create", "/dev/md/" + name, "--run", "--force", "--raid-devices=1"}, options...)
+				return [][]string{append(create, device), {"mdadm", "--stop", "/dev/md/" + name}}
 			},
 			taken: func(l *lab, device, _ string) bool { return len(l.holders(device)) > 0 },
 			release: func(l *lab, device, _ string) {
@@ -65,7 +63,10 @@ func allScanned() map[string]scanned {
 			},
 			release: func(*lab, string, string) {},
 		},
-		"an array, by its start": array("1.2"),
+		"an array, by its start":                  array("--level=1", "--metadata=1.2"),
+		"an array, by its end":                    array("--level=1", "--metadata=0.90"),
+		"an array, by its end, of a later format": array("--level=1", "--metadata=1.0"),
+		"a container, by its end":                 array("--metadata=ddf"),
 	}
 }
 
@@ -144,7 +145,7 @@ func scannersLeaveAlone(t *testing.T, c scanned, volumeWith func(l *lab, id stri
 	// A node plugin that is killed here leaves the namespace with nothing built on it.
 	connection := fabrics.Connection{NQN: v.context.NQN, HostNQN: v.context.HostNQN(), Portals: v.context.Portals, Connection: v.context.Connection}
 	must(t, l.initiator.Connect(v.timeout(), connection))
-	ns, err := l.initiator.WaitNamespace(v.timeout(), fabrics.ID{NQN: v.context.NQN, NGUID: v.context.NGUID}, v1alpha1.WithHeader(v.context.SizeBytes))
+	ns, err := l.initiator.WaitNamespace(v.timeout(), fabrics.ID{NQN: v.context.NQN, NGUID: v.context.NGUID}, v1alpha1.WithOverhead(v.context.SizeBytes))
 	must(t, err)
 	l.run("udevadm", "settle")
 	l.Expect(l.holders(ns.Name)).To(BeEmpty())

@@ -79,7 +79,7 @@ func (t *spdkTarget) volume(id string, sizeBytes int64, nguid string) *volume {
 	v := &volume{lab: t.lab, id: id, context: nodetest.New(id, nguid)}
 	v.context.NodeUID, v.context.SizeBytes, v.context.Portals = uid, sizeBytes, []v1alpha1.Portal{t.portal.Portal}
 	t.objects[id] = &v.context
-	spec := engine.VolumeSpec{ID: engineID(v), Pool: t.pool.ID, SizeBytes: v1alpha1.WithHeader(sizeBytes)}
+	spec := engine.VolumeSpec{ID: engineID(v), Pool: t.pool.ID, SizeBytes: v1alpha1.WithOverhead(sizeBytes)}
 	must(t, errors.Join(t.engine.CreateVolumes(t.Context(), []engine.VolumeSpec{spec})...))
 	v.context.Attach(attachment)
 	must(t, t.export(v))

@@ -99,7 +99,7 @@ func (leg *stackLeg) connect() {
 	c := fabrics.Connection{NQN: leg.context.NQN, HostNQN: leg.context.HostNQN(), Portals: leg.context.Portals, Connection: leg.context.Connection}
 	must(leg, leg.initiator.Connect(leg.timeout(), c))
 	var err error
-	leg.ns, err = leg.initiator.WaitNamespace(leg.timeout(), leg.id(), v1alpha1.WithHeader(stackBytes))
+	leg.ns, err = leg.initiator.WaitNamespace(leg.timeout(), leg.id(), v1alpha1.WithOverhead(stackBytes))
 	must(leg, err)
 }
 

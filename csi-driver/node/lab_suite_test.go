@@ -178,7 +178,7 @@ func (l *lab) volumeIn(dir, id string, sizeBytes int64, nguid string, ports ...*
 	v.context.NodeUID, v.context.SizeBytes = uid, sizeBytes
 	l.objects[id] = &v.context
 	must(l, os.WriteFile(v.file, nil, 0o600))
-	must(l, os.Truncate(v.file, v1alpha1.WithHeader(sizeBytes)))
+	must(l, os.Truncate(v.file, v1alpha1.WithOverhead(sizeBytes)))
 	v.attach(attachment, ports...)
 	return v
 }
@@ -247,7 +247,7 @@ func (v *volume) allowed() string {
 // grow does what the engine does: the file, then a word to the hosts.
 func (v *volume) grow(sizeBytes int64) {
 	v.Helper()
-	must(v, os.Truncate(v.file, v1alpha1.WithHeader(sizeBytes)))
+	must(v, os.Truncate(v.file, v1alpha1.WithOverhead(sizeBytes)))
 	v.write(v.subsystem+"/namespaces/1/revalidate_size", "1")
 }
 

@@ -89,7 +89,7 @@ func TestLabBlockVolumeReadOnly(t *testing.T) {
 		l.Expect(readDirect(v.path("pod"))).To(HavePrefix("before"))
 		// The flag outlives what the kernel does when it looks at the namespace again.
 		v.grow(2 * labSize)
-		_, err := l.initiator.WaitNamespace(v.timeout(), fabrics.ID{NQN: v.context.NQN, NGUID: v.context.NGUID}, v1alpha1.WithHeader(2*labSize))
+		_, err := l.initiator.WaitNamespace(v.timeout(), fabrics.ID{NQN: v.context.NQN, NGUID: v.context.NGUID}, v1alpha1.WithOverhead(2*labSize))
 		must(t, err)
 		l.Expect(put(v.path("pod"), "behind")).To(MatchError(os.ErrPermission))
 		v.down()
@@ -359,7 +359,7 @@ func TestLabNamesAreKeptWhileADeviceIsOpen(t *testing.T) {
 		must(t, l.initiator.Connect(v.timeout(), fabrics.Connection{
 			NQN: c.NQN, HostNQN: c.HostNQN(), Portals: c.Portals, Connection: c.Connection,
 		}))
-		ns, err := l.initiator.WaitNamespace(v.timeout(), fabrics.ID{NQN: c.NQN, NGUID: c.NGUID}, v1alpha1.WithHeader(c.SizeBytes))
+		ns, err := l.initiator.WaitNamespace(v.timeout(), fabrics.ID{NQN: c.NQN, NGUID: c.NGUID}, v1alpha1.WithOverhead(c.SizeBytes))
 		must(t, err)
 		return ns
 	}

@@ -46,7 +46,7 @@ func TestAdoptionOfAVolumeWhoseKeysAreRotated(t *testing.T) {
 	admit := func(identities ...string) {
 		served := nodetest.Subsystem{
 			NQN: first.nqn(), Portals: []string{first.portal + ":4420"},
-			Namespaces: []nodetest.Namespace{{NGUID: first.nguid(), SizeBytes: v1alpha1.WithHeader(size)}},
+			Namespaces: []nodetest.Namespace{{NGUID: first.nguid(), SizeBytes: v1alpha1.WithOverhead(size)}},
 		}
 		editReplica(t, s.api, first.name, func(r *v1alpha1.NvmfReplica) {
 			host := r.Spec.Hosts[0]
@@ -218,7 +218,7 @@ func (s *mirrorSuite) double(l *leg) {
 	s.Helper()
 	must(s, s.kernel.Serve(nodetest.Subsystem{
 		NQN: l.nqn(), Portals: []string{l.portal + ":4420"}, Hosts: []string{v1alpha1.HostNQN(l.identity)},
-		Namespaces: []nodetest.Namespace{{NGUID: l.nguid(), SizeBytes: v1alpha1.WithHeader(2 * size)}},
+		Namespaces: []nodetest.Namespace{{NGUID: l.nguid(), SizeBytes: v1alpha1.WithOverhead(2 * size)}},
 	}))
 	editReplica(s, s.api, l.name, func(r *v1alpha1.NvmfReplica) { r.Spec.Size.Set(2 * size) })
 }

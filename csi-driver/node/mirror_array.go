@@ -260,7 +260,7 @@ func (a *mirrorArray) dataBytes(ctx context.Context, names []string) (int64, err
 		if err != nil {
 			return 0, fmt.Errorf("the slice of %s: %w", name, err)
 		}
-		if has := v1alpha1.WithoutHeader(d.SizeBytes + md.RecordBytes); least == 0 || has < least {
+		if has := v1alpha1.WithoutOverhead(d.SizeBytes + md.RecordBytes); least == 0 || has < least {
 			least = has
 		}
 	}

@@ -178,7 +178,7 @@ func (s *mirrorSuite) serveLeg(name string, answers bool) {
 	served := nodetest.Subsystem{NQN: l.nqn()}
 	if answers {
 		served.Portals, served.Hosts = []string{l.portal + ":4420"}, []string{v1alpha1.HostNQN(l.identity)}
-		served.Namespaces = []nodetest.Namespace{{NGUID: l.nguid(), SizeBytes: v1alpha1.WithHeader(size)}}
+		served.Namespaces = []nodetest.Namespace{{NGUID: l.nguid(), SizeBytes: v1alpha1.WithOverhead(size)}}
 	}
 	must(s, s.kernel.Serve(served))
 }
@@ -556,7 +556,7 @@ func TestMirroredVolumeIsExpanded(t *testing.T) {
 	for _, l := range s.legs {
 		must(t, s.kernel.Serve(nodetest.Subsystem{
 			NQN: l.nqn(), Portals: []string{l.portal + ":4420"}, Hosts: []string{v1alpha1.HostNQN(l.identity)},
-			Namespaces: []nodetest.Namespace{{NGUID: l.nguid(), SizeBytes: v1alpha1.WithHeader(larger)}},
+			Namespaces: []nodetest.Namespace{{NGUID: l.nguid(), SizeBytes: v1alpha1.WithOverhead(larger)}},
 		}))
 	}
 	must(t, expand())

@@ -174,7 +174,7 @@ func TestStagedForWritingAfterItWasReadOnly(t *testing.T) {
 			s := setUp(t)
 			must(t, s.kernel.Serve(nodetest.Subsystem{
 				NQN: s.context.NQN, Portals: []string{"10.0.0.1:4420"}, Hosts: []string{s.context.HostNQN()},
-				Namespaces: []nodetest.Namespace{{NGUID: nguid, SizeBytes: v1alpha1.WithHeader(size)}, {NGUID: neighbour, SizeBytes: v1alpha1.WithHeader(size)}},
+				Namespaces: []nodetest.Namespace{{NGUID: nguid, SizeBytes: v1alpha1.WithOverhead(size)}, {NGUID: neighbour, SizeBytes: v1alpha1.WithOverhead(size)}},
 			}))
 			must(t, s.stage(c))
 			must(t, s.unstage())
@@ -282,7 +282,7 @@ func TestStageWaitsForTheRightNamespace(t *testing.T) {
 		words  string
 	}{
 		"another namespace": {func(s *suite) { s.context.NGUID = strings.Repeat("f", 32) }, "serves other namespaces: " + nguid},
-		"too small":         {func(s *suite) { s.context.SizeBytes = 2 * size }, "20971520 bytes, and 37748736 were expected"},
+		"too small":         {func(s *suite) { s.context.SizeBytes = 2 * size }, "25165824 bytes, and 41943040 were expected"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := setUp(t)
@@ -468,7 +468,7 @@ func TestBackAfterTheConnectionWasLost(t *testing.T) {
 	// Another volume may get the device's name meanwhile; else the volume gets it again.
 	other := nodetest.Subsystem{
 		NQN: v1alpha1.SubsystemNQN("pvc-2", attachment), Portals: []string{"10.0.0.1:4420"},
-		Namespaces: []nodetest.Namespace{{NGUID: strings.Repeat("f", 32), SizeBytes: v1alpha1.WithHeader(size)}},
+		Namespaces: []nodetest.Namespace{{NGUID: strings.Repeat("f", 32), SizeBytes: v1alpha1.WithOverhead(size)}},
 	}
 	for name, c := range map[string]struct {
 		capability        *csi.VolumeCapability
@@ -582,7 +582,7 @@ func TestExpand(t *testing.T) {
 			wantInTime(t, func(ctx context.Context) error {
 				_, err := s.NodeExpandVolume(ctx, r)
 				return err
-			}, "71303168 were expected")
+			}, "75497472 were expected")
 			r.CapacityRange = &csi.CapacityRange{LimitBytes: size}
 			_, err := s.NodeExpandVolume(t.Context(), r)
 			want(t, err, codes.InvalidArgument, "limit")

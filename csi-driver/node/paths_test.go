@@ -123,7 +123,7 @@ func TestPortalOverRDMAIsTriedOnceForAllVolumes(t *testing.T) {
 	second.Attach(attachment)
 	must(t, s.kernel.Serve(nodetest.Subsystem{
 		NQN: second.NQN, Portals: []string{"10.0.0.1:4420", "10.0.0.1:4421"}, Hosts: []string{s.context.HostNQN()},
-		Namespaces: []nodetest.Namespace{{NGUID: otherNGUID, SizeBytes: v1alpha1.WithHeader(size)}},
+		Namespaces: []nodetest.Namespace{{NGUID: otherNGUID, SizeBytes: v1alpha1.WithOverhead(size)}},
 	}))
 	s.objects[other] = &second
 	must(t, os.MkdirAll(s.path("other"), 0o750))

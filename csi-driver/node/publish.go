@@ -81,7 +81,7 @@ func (s *Service) stagedBase(at attached) (base, error) {
 	}
 	ns, err := s.Initiator.FindNamespace(at.only().id())
 	if err == nil {
-		err = ns.Fits(v1alpha1.WithHeader(at.SizeBytes))
+		err = ns.Fits(v1alpha1.WithOverhead(at.SizeBytes))
 	}
 	return base{ns: ns}, err
 }

@@ -75,7 +75,7 @@ func (r *rotated) admit() {
 	r.Helper()
 	is := nodetest.Subsystem{
 		NQN: r.context.NQN, Portals: r.portals, Keys: map[string]dhchap.Pair{},
-		Namespaces: []nodetest.Namespace{{NGUID: nguid, SizeBytes: v1alpha1.WithHeader(size)}},
+		Namespaces: []nodetest.Namespace{{NGUID: nguid, SizeBytes: v1alpha1.WithOverhead(size)}},
 	}
 	for _, h := range r.context.Rotated {
 		if !h.Waiting {

@@ -124,7 +124,7 @@ func (st staging) connect(ctx context.Context) (base, error) {
 		return base{}, err
 	}
 	// Identity and size come before anything that touches the device.
-	ns, err := st.Initiator.WaitNamespace(ctx, st.at.only().id(), v1alpha1.WithHeader(st.at.SizeBytes))
+	ns, err := st.Initiator.WaitNamespace(ctx, st.at.only().id(), v1alpha1.WithOverhead(st.at.SizeBytes))
 	return base{ns: ns}, err
 }
 

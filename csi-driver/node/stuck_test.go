@@ -29,7 +29,7 @@ func (s *suite) stageOther(id string) error {
 	at.Attach(attachment)
 	must(s, s.kernel.Serve(nodetest.Subsystem{
 		NQN: at.NQN, Portals: []string{"10.0.0.1:4420"}, Hosts: []string{s.context.HostNQN()},
-		Namespaces: []nodetest.Namespace{{NGUID: guid, SizeBytes: v1alpha1.WithHeader(size)}},
+		Namespaces: []nodetest.Namespace{{NGUID: guid, SizeBytes: v1alpha1.WithOverhead(size)}},
 	}))
 	s.objects[id] = &at
 	_, err := s.NodeStageVolume(s.Context(), &csi.NodeStageVolumeRequest{

@@ -122,7 +122,7 @@ func (s *suite) serve(sizeBytes int64) {
 	s.Helper()
 	must(s, s.kernel.Serve(nodetest.Subsystem{
 		NQN: s.context.NQN, Portals: []string{"10.0.0.1:4420"}, Hosts: []string{s.context.HostNQN()},
-		Namespaces: []nodetest.Namespace{{NGUID: nguid, SizeBytes: v1alpha1.WithHeader(sizeBytes)}},
+		Namespaces: []nodetest.Namespace{{NGUID: nguid, SizeBytes: v1alpha1.WithOverhead(sizeBytes)}},
 	}))
 }
 

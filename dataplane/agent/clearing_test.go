@@ -37,7 +37,7 @@ func TestDeletedVolumesAreClearedBesideTheRest(t *testing.T) {
 	for cluster := range uint64(written) {
 		l.Expect(fake.target.(*spdktest.Target).WriteWord(l.volume(1).Spec.UUID, cluster, 1)).To(Succeed())
 	}
-	volume := v1alpha1.WithHeader(1 << 30)
+	volume := v1alpha1.WithOverhead(1 << 30)
 	promised := func() (total int64) {
 		for _, p := range l.nvmfNode().Status.Pools {
 			total += p.Promised.Value()

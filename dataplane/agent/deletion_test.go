@@ -131,7 +131,7 @@ func (a *accident) takeBack() {
 	a.lists()
 	a.Expect(a.state().Snapshots).To(ConsistOf(HaveField("ID", id(3))), "it is the one that was there")
 	for _, v := range a.state().Volumes {
-		a.Expect(v.SizeBytes).To(Equal(int64(10*gib+v1alpha1.HeaderBytes)), "it is neither grown nor cut")
+		a.Expect(v.SizeBytes).To(Equal(int64(10*gib+v1alpha1.OverheadBytes)), "it is neither grown nor cut")
 	}
 	for n, want := range map[int]string{1: "first", 2: "more"} {
 		a.Expect(a.says(n)).To(HaveKeyWithValue("Ready", "True/AsExpected"))

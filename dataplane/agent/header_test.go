@@ -19,7 +19,7 @@ func (l *lab) serves(n int, dataBytes int64) {
 	l.t.Helper()
 	l.Expect(l.says(n)).To(HaveKeyWithValue("Ready", "True/AsExpected"))
 	l.Expect(l.volume(n).Status.Size.Value()).To(Equal(dataBytes), "of the data")
-	l.Expect(l.state().Volumes).To(ContainElement(And(HaveField("ID", id(n)), HaveField("SizeBytes", dataBytes+v1alpha1.HeaderBytes))))
+	l.Expect(l.state().Volumes).To(ContainElement(And(HaveField("ID", id(n)), HaveField("SizeBytes", dataBytes+v1alpha1.OverheadBytes))))
 }
 
 // Whatever a volume begins with, the engine has its header as well, and no object counts that as data.
@@ -48,8 +48,8 @@ func TestVolumesHaveAHeader(t *testing.T) {
 	l.serves(3, larger)
 
 	node := l.nvmfNode().Status
-	l.Expect(node.Capacity.Allocated.Value()).To(Equal(int64(3 * (larger + v1alpha1.HeaderBytes))))
-	l.Expect(node.Capacity.Free.Value()).To(Equal(int64(150*gib - 3*(larger+v1alpha1.HeaderBytes))))
+	l.Expect(node.Capacity.Allocated.Value()).To(Equal(int64(3 * (larger + v1alpha1.OverheadBytes))))
+	l.Expect(node.Capacity.Free.Value()).To(Equal(int64(150*gib - 3*(larger+v1alpha1.OverheadBytes))))
 }
 
 // A volume that fills its drive leaves nothing for another, be it the smallest.
@@ -57,13 +57,13 @@ func TestAHeaderTakesRoom(t *testing.T) {
 	l := newLab(t)
 	r := l.agent()
 	l.create(1, ofSize("102400Mi")) // as large as drive a
-	l.create(2, ofSize("102396Mi")) // with its header
-	l.create(3, ofSize("51196Mi"))  // drive b
+	l.create(2, ofSize("102392Mi")) // with its header and trailer
+	l.create(3, ofSize("51192Mi"))  // drive b
 	l.create(4, ofSize("4Mi"))
 	l.reconcile(r)
 	l.Expect(l.says(1)).To(HaveKeyWithValue("Created", "False/NoSpace"))
-	l.serves(2, 100*gib-v1alpha1.HeaderBytes)
-	l.serves(3, 50*gib-v1alpha1.HeaderBytes)
+	l.serves(2, 100*gib-v1alpha1.OverheadBytes)
+	l.serves(3, 50*gib-v1alpha1.OverheadBytes)
 	l.Expect(l.says(4)).To(HaveKeyWithValue("Created", "False/NoSpace"))
 	l.Expect(l.nvmfNode().Status.Capacity.Free.Value()).To(BeZero())
 	l.Expect(l.state().Volumes).To(HaveLen(2))

@@ -211,7 +211,7 @@ func TestWithTheKernelsTarget(t *testing.T) {
 	g.Expect(volume(1).Status.Hosts).To(HaveLen(2))
 	state, err := target.Gather(ctx)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(state.Volumes).To(ContainElement(And(HaveField("ID", id(1)), HaveField("SizeBytes", v1alpha1.WithHeader(128<<20)))))
+	g.Expect(state.Volumes).To(ContainElement(And(HaveField("ID", id(1)), HaveField("SizeBytes", v1alpha1.WithOverhead(128<<20)))))
 	target.made = nil
 	run()
 	g.Expect(target.made).To(BeEmpty())

@@ -95,7 +95,7 @@ func TestPoolsThatFillAreToldOnce(t *testing.T) {
 			g.Expect(said(node.Status.Conditions)).To(And(HaveKeyWithValue("PoolReady", step.says), HaveKeyWithValue("Ready", "True/AsExpected")))
 			g.Expect(meta.FindStatusCondition(node.Status.Conditions, v1alpha1.ConditionPoolReady).Message).To(step.message)
 			g.Expect(poolGauges(g, r)).To(Equal(map[string]float64{
-				"a total": float64(100 * gib), "a free": float64(step.freeA), "a promised": float64(2 * (60*gib + v1alpha1.HeaderBytes)), "a clearing": 0,
+				"a total": float64(100 * gib), "a free": float64(step.freeA), "a promised": float64(2 * (60*gib + v1alpha1.OverheadBytes)), "a clearing": 0,
 				"b total": float64(50 * gib), "b free": float64(step.freeB), "b promised": 0, "b clearing": 0,
 			}))
 		})

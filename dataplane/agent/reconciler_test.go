@@ -440,5 +440,5 @@ func TestManyVolumesAreFewCalls(t *testing.T) {
 	l.Expect(len(l.target.Calls())).To(BeNumerically("<", 20))
 	l.Expect(l.state().Exports).To(HaveLen(count))
 	capacity := l.nvmfNode().Status.Capacity
-	l.Expect(capacity.Allocated.Value()).To(Equal(int64(count * (gib + v1alpha1.HeaderBytes))))
+	l.Expect(capacity.Allocated.Value()).To(Equal(int64(count * (gib + v1alpha1.OverheadBytes))))
 }

@@ -211,12 +211,12 @@ func (w *world) expected() []string {
 		}
 		add("object %s: volume %s of %d, attached to %v, limits %v, %s", v.id, v.uuid, v.size, hosts, v.limits, v.state(volumeKind, "there"))
 		add(replicaLine, v.replica(), v.uuid, v.id, v.uuid, v.size, v.size, hosts, hosts, v.limits, v.limits, v.state(replicaKind, "ready"))
-		add("engine: volume %s of %d bytes, limits %v", v.uuid, v1alpha1.WithHeader(v.size), v.limits)
+		add("engine: volume %s of %d bytes, limits %v", v.uuid, v1alpha1.WithOverhead(v.size), v.limits)
 		add("engine: %s serves %s to %v", v.replica(), v.uuid, hosts)
 	}
 	for _, s := range w.snapshots {
 		add("object %s: snapshot %s of %s and %s, size %d, ready", s.id, s.uuid, s.of, replicaOf(s.of), s.size)
-		add("engine: snapshot %s of %d bytes", s.uuid, v1alpha1.WithHeader(s.size))
+		add("engine: snapshot %s of %d bytes", s.uuid, v1alpha1.WithOverhead(s.size))
 	}
 	for _, o := range w.orphans {
 		if !o.left {
@@ -224,13 +224,13 @@ func (w *world) expected() []string {
 		}
 		switch v, nobody := o.volume, []string{}; {
 		case v == nil:
-			add("engine: snapshot %s of %d bytes", o.uuid, v1alpha1.WithHeader(o.size))
+			add("engine: snapshot %s of %d bytes", o.uuid, v1alpha1.WithOverhead(o.size))
 		case o.left:
 			add(replicaLine, v.replica(), v.uuid, v.id, v.uuid, v.size, v.size, nobody, nobody, v.limits, v.limits, "ready")
 			add("engine: %s serves %s to %v", v.replica(), v.uuid, nobody)
 			fallthrough
 		default:
-			add("engine: volume %s of %d bytes, an orphan", o.uuid, v1alpha1.WithHeader(o.size))
+			add("engine: volume %s of %d bytes, an orphan", o.uuid, v1alpha1.WithOverhead(o.size))
 		}
 	}
 	slices.Sort(all)

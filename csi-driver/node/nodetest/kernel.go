@@ -163,7 +163,7 @@ func (k *Kernel) Serve(s Subsystem) error {
 	defer k.mu.Unlock()
 	k.subsystems[s.NQN] = s
 	for _, ns := range s.Namespaces {
-		if err := errors.Join(k.file(k.Header(ns.NGUID), v1alpha1.HeaderBytes), k.file(k.Backing(ns.NGUID), v1alpha1.WithoutHeader(ns.SizeBytes))); err != nil {
+		if err := errors.Join(k.file(k.Header(ns.NGUID), v1alpha1.HeaderBytes), k.file(k.Backing(ns.NGUID), v1alpha1.WithoutOverhead(ns.SizeBytes))); err != nil {
 			return err
 		}
 	}

@@ -75,7 +75,7 @@ func TestDecideClasses(t *testing.T) {
 				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, ofClassNamed("tlc"), isCreatedOn("b")), testVolume(2, func(v *v1alpha1.NvmfReplica) {
 					v.Spec.Source = &v1alpha1.ReplicaSource{Replica: "v1"}
 				})}
-				holds(engine.Volume{ID: id(1), Pool: "b", SizeBytes: 10*gib + header})(s)
+				holds(engine.Volume{ID: id(1), Pool: "b", SizeBytes: 10*gib + overhead})(s)
 				s.Target.State.Exports = []engine.Export{exported(1)}
 			},
 			does: []string{"CreateVolumes 2 on b from 1"},

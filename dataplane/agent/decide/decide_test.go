@@ -139,7 +139,7 @@ func TestDecideCreates(t *testing.T) {
 			given: func(s *Observed) {
 				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), ofSize("60Gi")), testVolume(2, isCreatedOn("a"), ofSize("60Gi")), testVolume(3, ofSize("51Gi"))}
 				one, two := engineVolume(1, "a"), engineVolume(2, "a")
-				one.SizeBytes, two.SizeBytes = 60*gib+header, 60*gib+header
+				one.SizeBytes, two.SizeBytes = 60*gib+overhead, 60*gib+overhead
 				holds(one, two)(s)
 				s.Target.State.Exports = []engine.Export{exported(1), exported(2)}
 			},
@@ -304,7 +304,7 @@ func TestDecideCreates(t *testing.T) {
 			given: func(s *Observed) { s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, ofSize("1048577"))} },
 			does:  []string{"CreateVolumes 1 on a"},
 			also: func(g *WithT, d Decision) {
-				g.Expect(d.Operations.CreateVolumes[0].SizeBytes).To(Equal(int64(2<<20 + header)))
+				g.Expect(d.Operations.CreateVolumes[0].SizeBytes).To(Equal(int64(2<<20 + overhead)))
 			},
 		},
 	} {
@@ -341,7 +341,7 @@ func TestDecideSources(t *testing.T) {
 			given: func(s *Observed) {
 				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(3, fromSnapshot("s2"))}
 				s.Snapshots = []*v1alpha1.NvmfSnapshot{testSnapshot(2, "gone", snapshotCreated)}
-				s.Target.State.Snapshots = []engine.Snapshot{{ID: id(2), Pool: "b", SizeBytes: 10*gib + header, AllocatedBytes: 1, CreatedAt: now}}
+				s.Target.State.Snapshots = []engine.Snapshot{{ID: id(2), Pool: "b", SizeBytes: 10*gib + overhead, AllocatedBytes: 1, CreatedAt: now}}
 			},
 			does:  []string{"CreateVolumes 3 on b from 2"},
 			snaps: map[string]says{"s2": {"Created": "True/AsExpected", "Ready": "True/AsExpected"}},
@@ -357,7 +357,7 @@ func TestDecideSources(t *testing.T) {
 			given: func(s *Observed) {
 				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("b"), ofSize("40Gi"))}
 				s.Snapshots = []*v1alpha1.NvmfSnapshot{testSnapshot(2, "v1"), testSnapshot(3, "v1")}
-				holds(engine.Volume{ID: id(1), Pool: "b", SizeBytes: 40*gib + header, AllocatedBytes: 6 * gib})(s)
+				holds(engine.Volume{ID: id(1), Pool: "b", SizeBytes: 40*gib + overhead, AllocatedBytes: 6 * gib})(s)
 				s.Target.State.Exports = []engine.Export{exported(1)}
 			},
 			does:  []string{"CreateSnapshots 2 of 1"},
@@ -368,13 +368,13 @@ func TestDecideSources(t *testing.T) {
 			given: func(s *Observed) {
 				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, fromSnapshot("s2"), ofSize("20Gi")), testVolume(3, fromSnapshot("s2"), ofSize("20Gi"))}
 				s.Snapshots = []*v1alpha1.NvmfSnapshot{testSnapshot(2, "gone", snapshotCreated)}
-				s.Target.State.Snapshots = []engine.Snapshot{{ID: id(2), Pool: "b", SizeBytes: 20*gib + header, AllocatedBytes: 20 * gib, CreatedAt: now}}
+				s.Target.State.Snapshots = []engine.Snapshot{{ID: id(2), Pool: "b", SizeBytes: 20*gib + overhead, AllocatedBytes: 20 * gib, CreatedAt: now}}
 			},
 			does:    []string{"CreateVolumes 1 on b from 2"},
 			volumes: map[string]says{"v3": {"Created": "False/NoSpace"}},
 			also: func(g *WithT, d Decision) {
 				g.Expect(d.Snapshots["s2"].Device).To(Equal("b"))
-				g.Expect(d.Node.Capacity.Allocated.Value()).To(Equal(int64(60*gib + 2*header)))
+				g.Expect(d.Node.Capacity.Allocated.Value()).To(Equal(int64(60*gib + 2*overhead)))
 			},
 		},
 		{
@@ -469,8 +469,8 @@ func TestDecideServes(t *testing.T) {
 				g.Expect(v.Portals).To(Equal([]v1alpha1.Portal{tcp}))
 				g.Expect(v.Size.Value()).To(Equal(int64(10 * gib)))
 				g.Expect(d.Node.Capacity.Total.Value()).To(Equal(int64(150 * gib)))
-				g.Expect(d.Node.Capacity.Allocated.Value()).To(Equal(int64(10*gib + header)))
-				g.Expect(d.Node.Capacity.Free.Value()).To(Equal(int64(140*gib - header)))
+				g.Expect(d.Node.Capacity.Allocated.Value()).To(Equal(int64(10*gib + overhead)))
+				g.Expect(d.Node.Capacity.Free.Value()).To(Equal(int64(140*gib - overhead)))
 				g.Expect(d.Node.Engine.Version).To(Equal("6.12.0"))
 				g.Expect(d.Node.Portals).To(Equal([]v1alpha1.Portal{tcp}))
 			},
@@ -834,7 +834,7 @@ func overPromised(s *Observed) {
 	s.Node.Spec.Plan.OverProvisioningPercent = 200
 	s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), ofSize("60Gi")), testVolume(2, isCreatedOn("a"), ofSize("60Gi")), testVolume(3)}
 	one, two := engineVolume(1, "a"), engineVolume(2, "a")
-	one.SizeBytes, two.SizeBytes = 60*gib+header, 60*gib+header
+	one.SizeBytes, two.SizeBytes = 60*gib+overhead, 60*gib+overhead
 	holds(one, two)(s)
 	s.Target.State.Exports = []engine.Export{exported(1), exported(2)}
 }

@@ -20,7 +20,7 @@ import (
 const (
 	nodeName = "node-1"
 	gib      = 1 << 30
-	header   = v1alpha1.HeaderBytes
+	overhead = v1alpha1.OverheadBytes
 	hostA    = v1alpha1.HostNQNPrefix + "00000000-0000-4000-8000-00000000000a"
 	hostB    = v1alpha1.HostNQNPrefix + "00000000-0000-4000-8000-00000000000b"
 )
@@ -192,7 +192,7 @@ func openPools() []engine.Pool {
 
 // engineVolume of testVolume number n.
 func engineVolume(n int, pool string) engine.Volume {
-	return engine.Volume{ID: id(n), Pool: pool, SizeBytes: 10*gib + header}
+	return engine.Volume{ID: id(n), Pool: pool, SizeBytes: 10*gib + overhead}
 }
 
 // subsystem of testVolume number n.

@@ -12,7 +12,8 @@ import (
 	"github.com/weft-storage/weft/dataplane/engine"
 )
 
-// What is made, grown and promised has a header in front of the data; what people are told are sizes of data.
+// What is made, grown and promised has a header in front of the data, and a trailer behind it; what people are told are
+// sizes of data.
 func TestDecideWithHeaders(t *testing.T) {
 	for _, c := range []decideCase{
 		{
@@ -22,9 +23,9 @@ func TestDecideWithHeaders(t *testing.T) {
 			},
 			does: []string{"CreateVolumes 1 on a"},
 			also: func(g *WithT, d Decision) {
-				g.Expect(d.Operations.CreateVolumes[0].SizeBytes).To(Equal(int64(8 << 20)))
-				g.Expect(d.Node.Pools[0].Promised.Value()).To(Equal(int64(8 << 20)))
-				g.Expect(d.Node.Capacity.Allocated.Value()).To(Equal(int64(8 << 20)))
+				g.Expect(d.Operations.CreateVolumes[0].SizeBytes).To(Equal(int64(12 << 20)))
+				g.Expect(d.Node.Pools[0].Promised.Value()).To(Equal(int64(12 << 20)))
+				g.Expect(d.Node.Capacity.Allocated.Value()).To(Equal(int64(12 << 20)))
 			},
 		},
 		{
@@ -42,7 +43,7 @@ func TestDecideWithHeaders(t *testing.T) {
 		{
 			name: "a drive takes a volume that fills it with its header",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, ofSize("102396Mi"))} // 100Gi less 4Mi
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, ofSize("102392Mi"))} // 100Gi less 8Mi
 			},
 			does: []string{"CreateVolumes 1 on a"},
 			also: func(g *WithT, d Decision) {
@@ -59,13 +60,13 @@ func TestDecideWithHeaders(t *testing.T) {
 			volumes: map[string]says{"v1": {"Created": "False/NoSpace"}},
 			also: func(g *WithT, d Decision) {
 				c := meta.FindStatusCondition(d.Volumes["v1"].Conditions, v1alpha1.ConditionCreated)
-				g.Expect(c.Message).To(Equal("no pool of this node has enough space for 107378376704 bytes, including its header of 4194304"))
+				g.Expect(c.Message).To(Equal("no pool of this node has enough space for 107382571008 bytes, including 8388608 for its header and trailer"))
 			},
 		},
 		{
 			name: "one grows until its drive is full",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), ofSize("102396Mi"))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), ofSize("102392Mi"))}
 				holds(engineVolume(1, "a"))(s)
 				s.Target.State.Exports = []engine.Export{exported(1)}
 			},
@@ -105,7 +106,7 @@ func TestDecideWithHeaders(t *testing.T) {
 			name: "an orphan is listed with the size that takes it back",
 			given: func(s *Observed) {
 				holds(engineVolume(1, "a"))(s)
-				s.Target.State.Snapshots = []engine.Snapshot{{ID: id(2), Pool: "a", SizeBytes: 10*gib + header, AllocatedBytes: gib}}
+				s.Target.State.Snapshots = []engine.Snapshot{{ID: id(2), Pool: "a", SizeBytes: 10*gib + overhead, AllocatedBytes: gib}}
 			},
 			also: func(g *WithT, d Decision) {
 				g.Expect(d.Node.Orphans).To(HaveLen(2))
@@ -113,7 +114,7 @@ func TestDecideWithHeaders(t *testing.T) {
 					g.Expect(o.Size.String()).To(Equal("10Gi"), "%s", o.Kind)
 				}
 				g.Expect(d.Node.Orphans[1].Allocated.String()).To(Equal("1Gi"), "what is on the drive")
-				g.Expect(d.Node.Pools[0].Promised.Value()).To(Equal(int64(11*gib + header)))
+				g.Expect(d.Node.Pools[0].Promised.Value()).To(Equal(int64(11*gib + overhead)))
 			},
 		},
 		{
@@ -134,7 +135,7 @@ func TestDecideWithHeaders(t *testing.T) {
 			},
 			volumes: map[string]says{"v1": {"Ready": "False/PoolFailed"}},
 			also: func(g *WithT, d Decision) {
-				g.Expect(d.Node.Capacity.Allocated.Value()).To(Equal(int64(8 << 20)))
+				g.Expect(d.Node.Capacity.Allocated.Value()).To(Equal(int64(12 << 20)))
 			},
 		},
 	} {
@@ -142,13 +143,13 @@ func TestDecideWithHeaders(t *testing.T) {
 	}
 }
 
-// The header's clusters are counted in what a volume has allocated: it may come to more than the size of the data.
+// The header's clusters are counted in what a volume has allocated: it may be more than the size of the data.
 func TestAllocatedCountsTheHeader(t *testing.T) {
 	g := NewWithT(t)
 	s := quietNode()
 	s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), ofSize("4Mi"))}
-	holds(engine.Volume{ID: id(1), Pool: "a", SizeBytes: 8 << 20, AllocatedBytes: 8 << 20})(&s)
+	holds(engine.Volume{ID: id(1), Pool: "a", SizeBytes: 12 << 20, AllocatedBytes: 12 << 20})(&s)
 	status := Decide(s).Volumes["v1"]
 	g.Expect(status.Size.String()).To(Equal("4Mi"))
-	g.Expect(status.Allocated.String()).To(Equal("8Mi"))
+	g.Expect(status.Allocated.String()).To(Equal("12Mi"))
 }

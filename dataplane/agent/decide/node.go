@@ -162,7 +162,7 @@ func (d *decider) capacity() v1alpha1.Capacity {
 		}
 	}
 	for _, v := range d.Volumes {
-		allocated += v1alpha1.WithHeader(v.Spec.Size.Value())
+		allocated += v1alpha1.WithOverhead(v.Spec.Size.Value())
 	}
 	for _, s := range d.snapshots {
 		if s.presence == present {

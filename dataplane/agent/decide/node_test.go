@@ -219,14 +219,14 @@ func TestDecidePools(t *testing.T) {
 			given: func(s *Observed) {
 				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), ofSize("120Gi"))}
 				v := engineVolume(1, "a")
-				v.SizeBytes = 120*gib + header
+				v.SizeBytes = 120*gib + overhead
 				holds(v)(s)
 				s.Target.State.Exports = []engine.Export{exported(1)}
 			},
 			also: func(g *WithT, d Decision) {
-				g.Expect(d.Node.Capacity.Allocated.Value()).To(Equal(int64(120*gib + header)))
+				g.Expect(d.Node.Capacity.Allocated.Value()).To(Equal(int64(120*gib + overhead)))
 				g.Expect(d.Node.Capacity.Free.Value()).To(Equal(int64(50 * gib)))
-				g.Expect(d.Node.Pools[0].Promised.Value()).To(Equal(int64(120*gib + header)))
+				g.Expect(d.Node.Pools[0].Promised.Value()).To(Equal(int64(120*gib + overhead)))
 				g.Expect(d.Node.Pools[1].Promised.Value()).To(BeZero())
 			},
 		},
@@ -433,7 +433,7 @@ func TestBlank(t *testing.T) {
 			g := NewWithT(t)
 			s := quietNode()
 			s.Volumes = []*v1alpha1.NvmfReplica{c.volume}
-			holds(engine.Volume{ID: id(1), Pool: "a", SizeBytes: 10*gib + header, AllocatedBytes: c.wrote})(&s)
+			holds(engine.Volume{ID: id(1), Pool: "a", SizeBytes: 10*gib + overhead, AllocatedBytes: c.wrote})(&s)
 			s.Target.State.Exports = []engine.Export{exported(1, c.hosts...)}
 			blank := map[string]bool{}
 			for _, h := range Decide(s).Volumes["v1"].Hosts {
@@ -464,8 +464,8 @@ func TestWritten(t *testing.T) {
 			s := quietNode()
 			s.Volumes = []*v1alpha1.NvmfReplica{c.source, testVolume(3, fromVolume("v1")), testVolume(4, fromSnapshot("s2"))}
 			s.Snapshots = []*v1alpha1.NvmfSnapshot{testSnapshot(2, "v1", snapshotCreated)}
-			s.Target.State.Snapshots = []engine.Snapshot{{ID: id(2), Pool: "a", SizeBytes: 10*gib + header, AllocatedBytes: c.snapshot}}
-			holds(engine.Volume{ID: id(1), Pool: "a", SizeBytes: 10*gib + header, AllocatedBytes: c.holds})(&s)
+			s.Target.State.Snapshots = []engine.Snapshot{{ID: id(2), Pool: "a", SizeBytes: 10*gib + overhead, AllocatedBytes: c.snapshot}}
+			holds(engine.Volume{ID: id(1), Pool: "a", SizeBytes: 10*gib + overhead, AllocatedBytes: c.holds})(&s)
 			d := Decide(s)
 			g.Expect(d.Operations.CreateVolumes).To(HaveLen(2))
 			g.Expect(d.Volumes["v1"].Written).To(Equal(c.written), "itself")

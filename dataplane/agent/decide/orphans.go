@@ -181,12 +181,12 @@ func (d *decider) foundOrphans() map[string]v1alpha1.Orphan {
 	}
 	addVolume := func(v engine.Volume, name string) {
 		add(v1alpha1.Orphan{
-			UUID: string(v.ID), Kind: v1alpha1.OrphanReplica, Name: name, Device: v.Pool, Size: *bytesOf(v1alpha1.WithoutHeader(v.SizeBytes)), Allocated: figure(nil, v.AllocatedBytes, 0, true),
+			UUID: string(v.ID), Kind: v1alpha1.OrphanReplica, Name: name, Device: v.Pool, Size: *bytesOf(v1alpha1.WithoutOverhead(v.SizeBytes)), Allocated: figure(nil, v.AllocatedBytes, 0, true),
 		})
 	}
 	addSnapshot := func(s engine.Snapshot, name, replica string) {
 		add(v1alpha1.Orphan{
-			UUID: string(s.ID), Kind: v1alpha1.OrphanSnapshot, Name: name, Replica: replica, Device: s.Pool, Size: *bytesOf(v1alpha1.WithoutHeader(s.SizeBytes)), Allocated: figure(nil, s.AllocatedBytes, 0, true),
+			UUID: string(s.ID), Kind: v1alpha1.OrphanSnapshot, Name: name, Replica: replica, Device: s.Pool, Size: *bytesOf(v1alpha1.WithoutOverhead(s.SizeBytes)), Allocated: figure(nil, s.AllocatedBytes, 0, true),
 		})
 	}
 	for _, v := range d.orphanVolumes {

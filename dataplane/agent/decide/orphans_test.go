@@ -217,7 +217,7 @@ func TestDecideKeepsWhatWasNotMarked(t *testing.T) {
 			},
 			volumes: map[string]says{"v2": {"Created": "False/NoSpace"}},
 			also: func(g *WithT, d Decision) {
-				g.Expect(d.Node.Pools[0].Promised.Value()).To(Equal(int64(10*gib + header)))
+				g.Expect(d.Node.Pools[0].Promised.Value()).To(Equal(int64(10*gib + overhead)))
 			},
 		},
 		{

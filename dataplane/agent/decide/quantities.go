@@ -16,11 +16,11 @@ const mebibyte = 1 << 20
 // sizeOf a volume's data in bytes, rounded up to what every engine can keep exactly.
 func sizeOf(q resource.Quantity) int64 { return (q.Value() + mebibyte - 1) / mebibyte * mebibyte }
 
-// served is what the engine makes and serves in a pool for a volume of this size: its header comes first, and the pool
-// may round it up.
+// served is what the engine makes and serves in a pool for a volume of this size: with its header and trailer, and the
+// pool may round it up.
 func (p *pool) served(q resource.Quantity) int64 {
 	if p == nil {
-		return v1alpha1.WithHeader(sizeOf(q))
+		return v1alpha1.WithOverhead(sizeOf(q))
 	}
 	return v1alpha1.ServedBytes(sizeOf(q), p.clusterBytes)
 }

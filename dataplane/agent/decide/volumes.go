@@ -227,12 +227,12 @@ func (d *decider) grow(v *volume) {
 }
 
 // dataOf a volume that is there: what was asked for where the pool rounded that up, else what it has without its
-// header.
+// header and trailer.
 func (d *decider) dataOf(v *volume) int64 {
 	if p := d.poolOf(v.device); v.found.SizeBytes == p.served(v.obj.Spec.Size) {
 		return sizeOf(v.obj.Spec.Size)
 	}
-	return v1alpha1.WithoutHeader(v.found.SizeBytes)
+	return v1alpha1.WithoutOverhead(v.found.SizeBytes)
 }
 
 // create a volume that never was. Its record names its pool before the engine is asked.
@@ -287,7 +287,7 @@ func (d *decider) poolFor(v *volume, spec *engine.VolumeSpec) (*pool, *metav1.Co
 		spec.Source = source.source
 		p := d.poolOf(source.pool)
 		if served := p.served(v.obj.Spec.Size); !p.readable() || !d.fits(p, served, served) {
-			return refuse(v1alpha1.ReasonNoSpace, "pool %s, which contains its source, has not enough space for %d bytes, including its header of %d", source.pool, served, v1alpha1.HeaderBytes)
+			return refuse(v1alpha1.ReasonNoSpace, "pool %s, which contains its source, has not enough space for %d bytes, including %d for its header and trailer", source.pool, served, v1alpha1.OverheadBytes)
 		}
 		return p, nil
 	}
@@ -304,7 +304,7 @@ func (d *decider) poolFor(v *volume, spec *engine.VolumeSpec) (*pool, *metav1.Co
 	if !slices.ContainsFunc(d.pools, func(p *pool) bool { return p.ready() && p.of(class) && p.blocks(blocks) }) {
 		return refuse(v1alpha1.ReasonNoSpace, "no pool of this node%s that is ready has logical blocks of %d bytes, as the volume's other replica has", ofClass(class), blocks)
 	}
-	return refuse(v1alpha1.ReasonNoSpace, "no pool of this node%s has enough space for %d bytes, including its header of %d", ofClass(class), v1alpha1.WithHeader(sizeOf(v.obj.Spec.Size)), v1alpha1.HeaderBytes)
+	return refuse(v1alpha1.ReasonNoSpace, "no pool of this node%s has enough space for %d bytes, including %d for its header and trailer", ofClass(class), v1alpha1.WithOverhead(sizeOf(v.obj.Spec.Size)), v1alpha1.OverheadBytes)
 }
 
 // ofClass in words, behind what is of it.

@@ -35,7 +35,7 @@ func server(name, zone string, drives ...int64) capacity.Node {
 // of a size that takes a whole GiB with its header, so that the numbers are round.
 func of(count, sizeGiB int64, replicas int) capacity.Volumes {
 	return capacity.Volumes{
-		Count: count, SizeBytes: v1alpha1.WithoutHeader(sizeGiB * gib), Replicas: replicas, ZoneLabel: label,
+		Count: count, SizeBytes: v1alpha1.WithoutOverhead(sizeGiB * gib), Replicas: replicas, ZoneLabel: label,
 		Transports: tcp, IOQueues: 2, Hosts: 1, WriteBytes: 10,
 	}
 }

@@ -155,7 +155,7 @@ func (f *fleet) weigh(target string) []weighed {
 // foresee the end of a move: the former replica is gone, and the new one counts even if its node has not said so yet.
 func (f *fleet) foresee(nodes []weighed, v *v1alpha1.NvmfVolume) {
 	p, _ := f.moving(v)
-	l := load{volume: v.Name, replica: p.replica, class: v.Spec.DeviceClass, bytes: v1alpha1.WithHeader(v.Spec.Size.Value())}
+	l := load{volume: v.Name, replica: p.replica, class: v.Spec.DeviceClass, bytes: v1alpha1.WithOverhead(v.Spec.Size.Value())}
 	if former := f.replica(p.replica); former != nil {
 		if n := find(nodes, func(n *weighed) bool { return n.node == former.Spec.Node }); n != nil {
 			n.promisedBytes -= l.bytes
@@ -184,7 +184,7 @@ func (f *fleet) loads(target string) []load {
 			if f.replica(m.Name) == nil {
 				continue
 			}
-			l := load{volume: v.Name, replica: m.Name, node: m.Node, class: v.Spec.DeviceClass, bytes: v1alpha1.WithHeader(v.Spec.Size.Value())}
+			l := load{volume: v.Name, replica: m.Name, node: m.Node, class: v.Spec.DeviceClass, bytes: v1alpha1.WithOverhead(v.Spec.Size.Value())}
 			for _, other := range v.Spec.Members {
 				if other.Node != m.Node {
 					l.others = append(l.others, other.Node)

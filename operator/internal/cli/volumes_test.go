@@ -66,7 +66,7 @@ func TestPlanCountsReplicas(t *testing.T) {
 		return f
 	}
 	one, two := count(1), count(2)
-	each := v1alpha1.WithHeader(100 << 30)
+	each := v1alpha1.WithOverhead(100 << 30)
 	if want := (cli.Figures{Replicas: 30, PromisedBytes: 30 * each, Attachments: 30, Controllers: 30, QueuePairs: 90, WriteBytesPerSecond: 300 << 20}); sum(one) != want {
 		t.Errorf("one replica: got %+v, want %+v", sum(one), want)
 	}
@@ -180,8 +180,8 @@ status:
   attachments: {used: 5}
   volumes: {used: 6}`
 	for target, want := range map[string]cli.Figures{
-		plain: {Replicas: 8, PromisedBytes: 7<<30 + 2*v1alpha1.WithHeader(1<<30), Attachments: 7, Controllers: 2, QueuePairs: 6},
-		strings.Replace(plain, "name: plain", "name: other", 1): {Replicas: 10, PromisedBytes: 10 * v1alpha1.WithHeader(1<<30), Attachments: 10, Controllers: 10, QueuePairs: 30},
+		plain: {Replicas: 8, PromisedBytes: 7<<30 + 2*v1alpha1.WithOverhead(1<<30), Attachments: 7, Controllers: 2, QueuePairs: 6},
+		strings.Replace(plain, "name: plain", "name: other", 1): {Replicas: 10, PromisedBytes: 10 * v1alpha1.WithOverhead(1<<30), Attachments: 10, Controllers: 10, QueuePairs: 30},
 	} {
 		out, _, err := planVolumes(t, target, written(t, node), "count: 10\nsize: 1Gi", "-o", "json")
 		if err != nil {

@@ -245,7 +245,7 @@ func (f *found) node(name string) Node {
 	n := Node{Node: claim.NewNode(name, f.kube, own(f.nvmf), f.replicas, f.snapshots), ReplicaBytes: map[string]int64{}}
 	n.Busy = rollout.Busy(n.Nvmf, f.replicas, f.snapshots)
 	for i := range f.replicas {
-		n.ReplicaBytes[f.replicas[i].Spec.Target] += v1alpha1.WithHeader(f.replicas[i].Spec.Size.Value())
+		n.ReplicaBytes[f.replicas[i].Spec.Target] += v1alpha1.WithOverhead(f.replicas[i].Spec.Size.Value())
 	}
 	for i := range f.snapshots {
 		n.SnapshotBytes += Value(f.snapshots[i].Status.Allocated)

@@ -31,7 +31,7 @@ func published(ctx context.Context, class string, sizes ...int64) int64 {
 	GinkgoHelper()
 	var largest, allocated int64
 	for _, size := range sizes {
-		allocated += v1alpha1.WithHeader(size)
+		allocated += v1alpha1.WithOverhead(size)
 	}
 	Eventually(ctx, func(g Gomega, ctx context.Context) {
 		var node v1alpha1.NvmfNode
@@ -39,7 +39,7 @@ func published(ctx context.Context, class string, sizes ...int64) int64 {
 		g.Expect(node.Status.Capacity.Allocated).NotTo(BeNil())
 		g.Expect(node.Status.Capacity.Allocated.Value()).To(Equal(allocated))
 		g.Expect(node.Status.Capacity.Free).NotTo(BeNil())
-		left := v1alpha1.WithoutHeader(node.Status.Capacity.Free.Value())
+		left := v1alpha1.WithoutOverhead(node.Status.Capacity.Free.Value())
 		var all storagev1.CSIStorageCapacityList
 		g.Expect(cluster.List(ctx, &all)).To(Succeed())
 		var of []storagev1.CSIStorageCapacity

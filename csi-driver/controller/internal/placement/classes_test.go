@@ -50,7 +50,7 @@ func TestDeviceClasses(t *testing.T) {
 		}
 	}
 	got, _ := candidates(Request{Target: "fast", DeviceClass: "tlc"}, nodes, NewLedger(placing))
-	want := []Candidate{{Node: "a", FreeBytes: 2*gi - header, LargestBytes: 2*gi - header}, {Node: "c", FreeBytes: 5 * gi, LargestBytes: 5 * gi}}
+	want := []Candidate{{Node: "a", FreeBytes: 2*gi - overhead, LargestBytes: 2*gi - overhead}, {Node: "c", FreeBytes: 5 * gi, LargestBytes: 5 * gi}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
@@ -97,9 +97,9 @@ func TestDeviceClassesSayWhyNot(t *testing.T) {
 // Growth asks for room on the drive that the volume is on, beside what is being made of its class.
 func TestRoomInAClass(t *testing.T) {
 	n := node("a", classed("a-tlc", "tlc", 10*gi), classed("a-qlc", "qlc", 20*gi))
-	n.Status.Pools[1].Total = resource.NewQuantity(v1alpha1.WithHeader(20*gi), resource.BinarySI)
+	n.Status.Pools[1].Total = resource.NewQuantity(v1alpha1.WithOverhead(20*gi), resource.BinarySI)
 	making := PromiseTo("other", "a", "", "tlc", 4*gi)
-	for device, want := range map[string]int64{"a-tlc": 6*gi - header, "a-qlc": 20 * gi} {
+	for device, want := range map[string]int64{"a-tlc": 6*gi - overhead, "a-qlc": 20 * gi} {
 		if got, known := Room(&n, device, "v", NewLedger(making)); got != want || !known {
 			t.Errorf("%s: got %d, %v; want %d", device, got, known, want)
 		}

@@ -42,7 +42,7 @@ const SnapshotPrefix = "snapshot/"
 
 // PromiseTo a volume, on a device or of a class as far as that is known, with so many bytes of data.
 func PromiseTo(volume, node, device, class string, dataBytes int64) Promise {
-	return Promise{Volume: volume, Node: node, Device: device, DeviceClass: class, SizeBytes: v1alpha1.WithHeader(dataBytes)}
+	return Promise{Volume: volume, Node: node, Device: device, DeviceClass: class, SizeBytes: v1alpha1.WithOverhead(dataBytes)}
 }
 
 // Request is a volume to be placed.
@@ -375,7 +375,7 @@ func (s *space) take(bytes int64) { s.free -= v1alpha1.InClusters(bytes, s.clust
 
 // dataIn so many bytes of the pool, of one volume with its header.
 func (s space) dataIn(bytes int64) int64 {
-	return v1alpha1.WithoutHeader(bytes - max(0, bytes)%max(1, s.cluster))
+	return v1alpha1.WithoutOverhead(bytes - max(0, bytes)%max(1, s.cluster))
 }
 
 // data that one volume more could have of what is free, however large.

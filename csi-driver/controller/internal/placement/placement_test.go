@@ -17,15 +17,15 @@ import (
 )
 
 const (
-	gi     = 1 << 30
-	header = v1alpha1.HeaderBytes
+	gi       = 1 << 30
+	overhead = v1alpha1.OverheadBytes
 )
 
 type option func(*v1alpha1.NvmfNode)
 
 // pool with room for one volume with so many bytes of data.
 func pool(device string, dataBytes int64) option {
-	return poolOf(device, v1alpha1.WithHeader(dataBytes))
+	return poolOf(device, v1alpha1.WithOverhead(dataBytes))
 }
 
 // poolOf so many bytes.
@@ -388,7 +388,7 @@ func TestOverProvisioning(t *testing.T) {
 	got, _ := candidates(Request{Target: "fast"}, nodes, NewLedger(promises...))
 	want := []Candidate{
 		{Node: "once", FreeBytes: 30 * gi, LargestBytes: 30 * gi}, {Node: "over"},
-		{Node: "thrice", FreeBytes: 90*gi + 2*header, LargestBytes: 60 * gi}, // what is left has room for two headers more
+		{Node: "thrice", FreeBytes: 90*gi + 2*overhead, LargestBytes: 60 * gi}, // what is left has room for two headers more
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -409,7 +409,7 @@ func TestOverProvisioning(t *testing.T) {
 		Promise{Volume: "e", Node: "mixed", Device: "large", SizeBytes: 79 * gi}, Promise{Volume: "f", Node: "mixed", Device: "large", SizeBytes: 79 * gi},
 		Promise{Volume: "g", Node: "mixed", SizeBytes: 40 * gi},
 	))
-	if diff := cmp.Diff([]Candidate{{Node: "mixed", FreeBytes: (90+42)*gi + 4*header, LargestBytes: 42*gi + 2*header}}, got); diff != "" {
+	if diff := cmp.Diff([]Candidate{{Node: "mixed", FreeBytes: (90+42)*gi + 4*overhead, LargestBytes: 42*gi + 2*overhead}}, got); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -445,20 +445,20 @@ func TestRoom(t *testing.T) {
 
 // A volume takes its header's bytes besides its own, wherever its size is asked for or told.
 func TestHeaders(t *testing.T) {
-	full := node("n", poolOf("d", 10*gi), poolOf("tiny", header), promising(100))
+	full := node("n", poolOf("d", 10*gi), poolOf("tiny", overhead), promising(100))
 	for _, tc := range []struct {
 		promises []Promise
 		largest  int64
 		free     int64
 	}{
-		{nil, 10*gi - header, 10*gi - header},
-		{[]Promise{PromiseTo("v", "n", "d", "", 9*gi)}, gi - 2*header, gi - 2*header},
-		{[]Promise{PromiseTo("v", "n", "", "", 9*gi)}, gi - 2*header, gi - 2*header},
-		{[]Promise{PromiseTo("v", "n", "d", "", 10*gi-2*header)}, 0, 0}, // what is left has room for a header alone
-		{[]Promise{PromiseTo("v", "n", "d", "", 10*gi-3*header)}, header, header},
-		{[]Promise{PromiseTo("v", "n", "d", "", 10*gi-header)}, 0, 0},
+		{nil, 10*gi - overhead, 10*gi - overhead},
+		{[]Promise{PromiseTo("v", "n", "d", "", 9*gi)}, gi - 2*overhead, gi - 2*overhead},
+		{[]Promise{PromiseTo("v", "n", "", "", 9*gi)}, gi - 2*overhead, gi - 2*overhead},
+		{[]Promise{PromiseTo("v", "n", "d", "", 10*gi-2*overhead)}, 0, 0}, // what is left has room for a header alone
+		{[]Promise{PromiseTo("v", "n", "d", "", 10*gi-3*overhead)}, overhead, overhead},
+		{[]Promise{PromiseTo("v", "n", "d", "", 10*gi-overhead)}, 0, 0},
 		// Its header is among what a snapshot holds.
-		{[]Promise{{Volume: SnapshotPrefix + "s", Node: "n", Device: "d", SizeBytes: 9 * gi}}, gi - header, gi - header},
+		{[]Promise{{Volume: SnapshotPrefix + "s", Node: "n", Device: "d", SizeBytes: 9 * gi}}, gi - overhead, gi - overhead},
 	} {
 		nodes := []v1alpha1.NvmfNode{full}
 		got, _ := candidates(Request{Target: "fast"}, nodes, NewLedger(tc.promises...))
@@ -475,12 +475,12 @@ func TestHeaders(t *testing.T) {
 		}
 	}
 	// What a volume has may be had again when it grows.
-	if room, _ := Room(&full, "d", "v", NewLedger(PromiseTo("v", "n", "d", "", 10*gi-header))); room != 10*gi-header {
+	if room, _ := Room(&full, "d", "v", NewLedger(PromiseTo("v", "n", "d", "", 10*gi-overhead))); room != 10*gi-overhead {
 		t.Errorf("a volume that fills its drive has room for %d", room)
 	}
 	// However much may be promised, no volume fills more than its drive.
 	over := node("n", poolOf("d", 10*gi), promising(300))
-	if room, _ := Room(&over, "d", "v", nil); room != 10*gi-header {
+	if room, _ := Room(&over, "d", "v", nil); room != 10*gi-overhead {
 		t.Errorf("with 300 %%, there is room for %d", room)
 	}
 }
@@ -532,13 +532,13 @@ func TestRoomInClusters(t *testing.T) {
 		promises []Promise
 		want     int64
 	}{
-		"a whole cluster is not there":    {nil, gi - header},
-		"a promise is rounded up":         {[]Promise{PromiseTo("v", "a", "d", "", 100*mi)}, gi - 112*mi - header},
-		"wherever the agent will put it":  {[]Promise{PromiseTo("v", "a", "", "", 100*mi)}, gi - 112*mi - header},
-		"one of whole clusters is not":    {[]Promise{PromiseTo("v", "a", "d", "", 108*mi)}, gi - 112*mi - header},
+		"a whole cluster is not there":    {nil, gi - overhead},
+		"a promise is rounded up":         {[]Promise{PromiseTo("v", "a", "d", "", 100*mi)}, gi - 112*mi - overhead},
+		"wherever the agent will put it":  {[]Promise{PromiseTo("v", "a", "", "", 100*mi)}, gi - 112*mi - overhead},
+		"one of whole clusters is not":    {[]Promise{PromiseTo("v", "a", "d", "", 104*mi)}, gi - 112*mi - overhead},
 		"more is promised than there is":  {[]Promise{PromiseTo("v", "a", "d", "", 2*gi)}, 0},
-		"nothing is left of a cluster":    {[]Promise{PromiseTo("v", "a", "d", "", gi-header)}, 0},
-		"a snapshot holds whole clusters": {[]Promise{{Volume: SnapshotPrefix + "s", Node: "a", Device: "d", SizeBytes: 16 * mi}}, gi - 16*mi - header},
+		"nothing is left of a cluster":    {[]Promise{PromiseTo("v", "a", "d", "", gi-overhead)}, 0},
+		"a snapshot holds whole clusters": {[]Promise{{Volume: SnapshotPrefix + "s", Node: "a", Device: "d", SizeBytes: 16 * mi}}, gi - 16*mi - overhead},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got, known := Room(&n, "d", "another", NewLedger(tc.promises...)); !known || got != tc.want {

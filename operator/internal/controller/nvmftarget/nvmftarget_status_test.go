@@ -369,8 +369,8 @@ func TestCapacity(t *testing.T) {
 	nodes := gather.Nodes(nil, []v1alpha1.NvmfNode{node("a", 10, 5, 7), node("b", 4, 6, 0)}, replicas, snapshots)
 	v := seen(fresh(), claim.Target{}, nodes...)
 	o := observe(v)
-	if got := fmt.Sprint(o.capacity.Total, o.capacity.Allocated, o.capacity.Free); got != "14Gi 11272Mi 7Gi" { // two headers
-		t.Errorf("total, allocated, free are %s, want 14Gi 11272Mi 7Gi", got)
+	if got := fmt.Sprint(o.capacity.Total, o.capacity.Allocated, o.capacity.Free); got != "14Gi 11280Mi 7Gi" { // two headers and trailers
+		t.Errorf("total, allocated, free are %s, want 14Gi 11280Mi 7Gi", got)
 	}
 	is, err := remaining(t.Context(), s, "fast", v.nodes)
 	if diff := cmp.Diff(fmt.Sprint([]string{"v0", "v1", "v2"}, []string{"s"}, nil), fmt.Sprint(is.volumes, is.snapshots, err)); diff != "" {
