@@ -556,8 +556,8 @@ type PoolStatus struct {
 	// when it has changed by 1 % of the total; the metric weft_agent_pool_bytes is exact.
 	// +optional
 	Free *resource.Quantity `json:"free,omitempty"`
-	// Promised bytes: the sizes of its volumes, written or not, each with 8Mi of header and trailer, plus the data held by
-	// snapshots and the data being cleared. Absent while the pool cannot be read.
+	// Promised bytes: the sizes of its volumes, written or not, each with 8Mi of header and trailer, plus the data held
+	// by snapshots and the data being cleared. Absent while the pool cannot be read.
 	// +optional
 	Promised *resource.Quantity `json:"promised,omitempty"`
 	// Clearing bytes contain data of deleted volumes and snapshots. They are overwritten before they become free.
