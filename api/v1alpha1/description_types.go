@@ -69,6 +69,9 @@ type VolumeDescription struct {
 	// Encryption of the data at rest. The key is not stored. Absent: none.
 	// +optional
 	Encryption VolumeEncryption `json:"encryption,omitempty"`
+	// Trailer is spec.trailer of the volume. Default false.
+	// +optional
+	Trailer bool `json:"trailer,omitempty"`
 	// PersistentVolume of the volume. Absent: the volume had none when it was last attached, or was last attached
 	// before weft stored descriptions.
 	// +optional

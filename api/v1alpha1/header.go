@@ -16,6 +16,9 @@ const HeaderBytes = 4 << 20
 // one of its own. Of the metadata that blkid knows, Promise's begins farthest from the end, at 3,087 sectors, which is
 // 1.5 MiB; the rest is there so that a volume still takes whole clusters of SPDK's default size. When the volume grows,
 // its trailer becomes data, and reads as zeros until it is written.
+//
+// Only a volume with spec.trailer has one: the data of those that were made before may reach to the end. What is
+// promised and served is the same for all, since more than that hurts nobody.
 const TrailerBytes = 4 << 20
 
 // OverheadBytes is what a target serves for a volume besides its data.
@@ -34,6 +37,14 @@ const LUKSHeaderBytes = 4 << 20
 func (e VolumeEncryption) HeaderBytes() int64 {
 	if e == EncryptionLUKS2 {
 		return LUKSHeaderBytes
+	}
+	return 0
+}
+
+// TrailerBytes at the end of what is served for a volume: 0 for one without a trailer.
+func (v *NvmfVolume) TrailerBytes() int64 {
+	if v.Spec.Trailer {
+		return TrailerBytes
 	}
 	return 0
 }

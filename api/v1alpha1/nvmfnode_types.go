@@ -565,7 +565,7 @@ type PoolStatus struct {
 	// +optional
 	Clearing *resource.Quantity `json:"clearing,omitempty"`
 	// ClusterSize that the pool was made with: it allocates in clusters, and the size of a volume in it, with its
-	// header, is rounded up to whole ones. Absent while it is not known, and with an engine that has none.
+	// header and trailer, is rounded up to whole ones. Absent while it is not known, and with an engine that has none.
 	// +optional
 	ClusterSize *resource.Quantity `json:"clusterSize,omitempty"`
 	// BlockSizeBytes is the logical block size of its volumes, as hosts see it: the drive's with engine SPDK, and 4096

@@ -48,7 +48,7 @@ type NvmfReplicaSpec struct {
 	// +required
 	Node string `json:"node"`
 	// Size of the data in bytes, a multiple of 4Mi, at most 8Pi. It can grow but not shrink. On the drive, the replica
-	// uses another 4Mi for its header.
+	// uses another 8Mi for its header and trailer.
 	// +kubebuilder:validation:XValidation:rule="[quantity(string(self)).asApproximateFloat()].all(f, f > 0.0 && f <= 9007199254740992.0 && f == double(int(f) / 4194304 * 4194304)) && !string(self).contains('.')",message="size must be a multiple of 4Mi, such as 1536Mi, without a fraction, and at most 8Pi"
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity(string(oldSelf))) >= 0",message="size can grow but not shrink: data beyond the new end would be lost"
 	// +required
@@ -161,7 +161,7 @@ type NvmfReplicaStatus struct {
 	// +listType=atomic
 	// +optional
 	Portals []Portal `json:"portals,omitempty"`
-	// Size of the served data in bytes, without the header of 4Mi.
+	// Size of the served data in bytes, without the header and trailer of 4Mi each.
 	// +optional
 	Size *resource.Quantity `json:"size,omitempty"`
 	// Allocated bytes in the pool: for a thin replica the written data, including the header. It is updated when it has

@@ -36,6 +36,10 @@ type NvmfSnapshotSpec struct {
 	// Absent: the data is not encrypted.
 	// +optional
 	Encryption VolumeEncryption `json:"encryption,omitempty"`
+	// Trailer is spec.trailer of the volume that the snapshot was taken of. A volume that is created from the snapshot
+	// has the same. Default false.
+	// +optional
+	Trailer bool `json:"trailer,omitempty"`
 	// Taken is true once the snapshot was taken. It never becomes false again. An agent that does not find a taken
 	// snapshot reports the loss instead of taking another one, which would contain later data. Default false. Set it to
 	// true when you create the object by hand for an existing snapshot.
@@ -60,8 +64,8 @@ type NvmfSnapshotStatus struct {
 	// Ready is true when the snapshot can be used as a source. Once true, it stays true.
 	// +optional
 	Ready bool `json:"ready,omitempty"`
-	// Size of the data in bytes, without the header of 4Mi. A volume that is created from the snapshot has at least
-	// this size.
+	// Size of the data in bytes, without the header and trailer of 4Mi each. A volume that is created from the snapshot
+	// has at least this size.
 	// +optional
 	Size *resource.Quantity `json:"size,omitempty"`
 	// CreatedAt is the time when the snapshot was taken.

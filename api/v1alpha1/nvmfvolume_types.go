@@ -36,6 +36,7 @@ const MaxVolumeMembers = 4
 // +kubebuilder:validation:XValidation:rule="has(self.source) == has(oldSelf.source)",message="source is immutable: it records where the volume's initial data comes from"
 // +kubebuilder:validation:XValidation:rule="has(self.deviceClass) == has(oldSelf.deviceClass)",message="deviceClass is immutable, because the data is stored there; create a new volume of the other class, and copy the data"
 // +kubebuilder:validation:XValidation:rule="has(self.encryption) == has(oldSelf.encryption)",message="encryption is immutable, because data that was written stays as it was written; create a new volume, and copy the data"
+// +kubebuilder:validation:XValidation:rule="self.?trailer.orValue(false) == oldSelf.?trailer.orValue(false)",message="trailer is immutable: the data of a volume without a trailer may reach to the end; create a new volume, and copy the data"
 // +kubebuilder:validation:XValidation:rule="!oldSelf.?mirrored.orValue(false) || self.?mirrored.orValue(false)",message="mirrored cannot change back to false: the volume's NvmfMirror records which replicas have everything"
 // +kubebuilder:validation:XValidation:rule="!has(self.move) || has(oldSelf.move) || self.members.exists(m, m.name == self.move.replica)",message="move.replica must be the name of one of members"
 // +kubebuilder:validation:XValidation:rule="!has(self.recovery) || has(oldSelf.recovery) && self.recovery == oldSelf.recovery || !has(self.recovery.current) || self.members.exists(m, m.name == self.recovery.current)",message="recovery.current must be the name of one of members"
@@ -145,6 +146,11 @@ type NvmfVolumeSpec struct {
 	// pods write them. Immutable.
 	// +optional
 	Encryption VolumeEncryption `json:"encryption,omitempty"`
+	// Trailer is true if the last 4Mi of what a target serves for the volume stay empty, behind the data: so a pod cannot
+	// write there what nodes take for a member of a RAID array. The CSI controller sets it when it creates the volume.
+	// It cannot be set later, because data may be there, and must not be removed either. Default false.
+	// +optional
+	Trailer bool `json:"trailer,omitempty"`
 	// Connection settings of the hosts.
 	// +kubebuilder:default={}
 	// +optional

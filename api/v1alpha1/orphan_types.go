@@ -30,8 +30,8 @@ type Orphan struct {
 	// +kubebuilder:validation:MaxLength=4096
 	// +required
 	Device string `json:"device"`
-	// Size of the data in bytes, without the header of 4Mi. Use it as spec.size of the NvmfVolume that recovers a
-	// replica.
+	// Size of the data in bytes, without the header and trailer of 4Mi each. Use it as spec.size of the NvmfVolume that
+	// recovers a replica.
 	// +required
 	Size resource.Quantity `json:"size"`
 	// Allocated bytes in the pool, including the header.

@@ -173,7 +173,7 @@ func (s *Service) makeVolume(ctx context.Context, want volumeRequest, avoid []st
 		Spec: v1alpha1.NvmfVolumeSpec{
 			UUID: id.String(), Target: target.Name, Members: members, Mirrored: len(members) > 1,
 			Replicas: max(want.params.Replicas, 1), ReplaceLostReplicaAfterMinutes: want.params.ReplaceLostReplicaAfterMinutes,
-			Size: *resource.NewQuantity(req.SizeBytes, resource.BinarySI), Source: want.source, Encryption: want.params.Encryption,
+			Size: *resource.NewQuantity(req.SizeBytes, resource.BinarySI), Source: want.source, Encryption: want.params.Encryption, Trailer: want.source == nil || from.trailer,
 			DeviceClass: req.DeviceClass, BlockSizeBytes: blockBytes, Zones: want.params.Zones, ZoneLabel: want.params.ZoneLabel, Connection: connection, QoS: want.params.QoS,
 		},
 	}

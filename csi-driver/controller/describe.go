@@ -21,7 +21,7 @@ import (
 func description(vol *v1alpha1.NvmfVolume) *v1alpha1.VolumeDescription {
 	d := &v1alpha1.VolumeDescription{
 		Replicas: int32(replicasOf(vol)), Mirrored: vol.Spec.Mirrored, Members: slices.Clone(vol.Spec.Members),
-		Zones: slices.Clone(vol.Spec.Zones), ZoneLabel: vol.Spec.ZoneLabel, Encryption: vol.Spec.Encryption, PersistentVolume: vol.Spec.PersistentVolume.DeepCopy(),
+		Zones: slices.Clone(vol.Spec.Zones), ZoneLabel: vol.Spec.ZoneLabel, Encryption: vol.Spec.Encryption, Trailer: vol.Spec.Trailer, PersistentVolume: vol.Spec.PersistentVolume.DeepCopy(),
 	}
 	if from := vol.Spec.Source; from != nil {
 		d.SourceVolume, d.SourceSnapshot = from.Volume, from.Snapshot

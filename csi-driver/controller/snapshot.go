@@ -155,7 +155,7 @@ func (s *Service) makeSnapshot(ctx context.Context, id string, req *csi.CreateSn
 			Name: id, Finalizers: []string{v1alpha1.EngineFinalizer},
 			Annotations: map[string]string{requestNameAnnotation: req.GetName(), sourceProofAnnotation: proof},
 		},
-		Spec: v1alpha1.NvmfSnapshotSpec{UUID: identity.String(), Volume: vol.Name, Replica: of.Name, Node: of.Node, Encryption: vol.Spec.Encryption},
+		Spec: v1alpha1.NvmfSnapshotSpec{UUID: identity.String(), Volume: vol.Name, Replica: of.Name, Node: of.Node, Encryption: vol.Spec.Encryption, Trailer: vol.Spec.Trailer},
 	}
 	if err := s.client.Create(ctx, snap, client.FieldOwner(fieldManager)); err != nil {
 		return nil, fmt.Errorf("store NvmfSnapshot %s: %w", id, err)

@@ -55,6 +55,8 @@ type origin struct {
 	// sizeBytes that pods get of it, and how it is encrypted.
 	sizeBytes  int64
 	encryption v1alpha1.VolumeEncryption
+	// trailer: its data ends before a trailer, and so does that of a copy.
+	trailer bool
 }
 
 func (s *Service) origin(ctx context.Context, source *v1alpha1.VolumeSource) (origin, error) {
@@ -74,7 +76,7 @@ func (s *Service) origin(ctx context.Context, source *v1alpha1.VolumeSource) (or
 		if rep == nil {
 			return origin{}, failf(waiting, "volume %s has no data to copy: NvmfReplica %s does not exist", vol.Name, of.Name)
 		}
-		return origin{name: "volume " + vol.Name, proof: proof, node: rep.Spec.Node, device: rep.Status.Device, sizeBytes: capacity(vol), encryption: vol.Spec.Encryption}, nil
+		return origin{name: "volume " + vol.Name, proof: proof, node: rep.Spec.Node, device: rep.Status.Device, sizeBytes: capacity(vol), encryption: vol.Spec.Encryption, trailer: vol.Spec.Trailer}, nil
 	}
 	var snap *v1alpha1.NvmfSnapshot
 	if validID(source.Snapshot) {
@@ -93,7 +95,7 @@ func (s *Service) origin(ctx context.Context, source *v1alpha1.VolumeSource) (or
 	case !handedOut(snap):
 		return origin{}, failf(waiting, "snapshot %s is not complete yet: it may lack data", snap.Name)
 	}
-	return origin{name: "snapshot " + snap.Name, node: snap.Spec.Node, device: snap.Status.Device, sizeBytes: snapshotSize(snap), encryption: snap.Spec.Encryption}, nil
+	return origin{name: "snapshot " + snap.Name, node: snap.Spec.Node, device: snap.Status.Device, sizeBytes: snapshotSize(snap), encryption: snap.Spec.Encryption, trailer: snap.Spec.Trailer}, nil
 }
 
 // replicaSource is where the replica of a volume gets its first data from, nil for a blank one.

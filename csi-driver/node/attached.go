@@ -39,6 +39,8 @@ type attached struct {
 	Mirrored bool `json:"mirrored,omitempty"`
 	// Encryption of the volume's data.
 	Encryption v1alpha1.VolumeEncryption `json:"encryption,omitempty"`
+	// TrailerBytes behind the data; 0 in records of earlier versions, and for the volumes that these made.
+	TrailerBytes int64 `json:"trailerBytes,omitempty"`
 	// Staging is the path where the volume is staged. Absent in records of earlier versions.
 	Staging string `json:"staging,omitempty"`
 	// Mover: the mirror is kept to copy what replicas lack, and the volume is not staged.
@@ -172,7 +174,7 @@ func (s *Service) attached(ctx context.Context, volume, attachment string) (_ at
 		return attached{}, fmt.Errorf("%w: attachment %s of volume %s has ended; delete the pod so that the volume is attached again", errNotAttached, attachment, volume)
 	}
 	at := attached{
-		UUID: v.Spec.UUID, Attachment: attachment, Connection: v.Spec.Connection, Mirrored: v.Replicated(), Encryption: v.Spec.Encryption,
+		UUID: v.Spec.UUID, Attachment: attachment, Connection: v.Spec.Connection, Mirrored: v.Replicated(), Encryption: v.Spec.Encryption, TrailerBytes: v.TrailerBytes(),
 		nodeUID: listed.NodeUID, source: v.Spec.Source, blank: true, allowFormat: v.Annotations[v1alpha1.AllowFormatAnnotation] == v.FormatPermission(host),
 	}
 	at.Connection.Transports = nil // those of the portals
@@ -186,6 +188,11 @@ func (s *Service) attached(ctx context.Context, volume, attachment string) (_ at
 		return attached{}, fmt.Errorf("%w: volume %s has no NvmfReplica", errNotServed, volume)
 	}
 	return at, nil
+}
+
+// served is what a target serves for a volume with so many bytes of data.
+func (a attached) served(dataBytes int64) int64 {
+	return v1alpha1.HeaderBytes + dataBytes + a.TrailerBytes
 }
 
 // named takes over what people know the volume by.

@@ -31,6 +31,8 @@ type device struct {
 type base struct {
 	ns    fabrics.Namespace
 	array md.Array
+	// trailerBytes at the end of either, behind the data.
+	trailerBytes int64
 }
 
 func (b base) mirrored() bool { return b.array.Name != "" }
@@ -55,9 +57,9 @@ func (b base) offsetBytes() int64 {
 // dataBytes of the volume.
 func (b base) dataBytes() int64 {
 	if b.mirrored() {
-		return b.array.DataBytes
+		return max(0, b.array.DataBytes-b.trailerBytes)
 	}
-	return v1alpha1.WithoutOverhead(b.ns.SizeBytes)
+	return max(0, b.ns.SizeBytes-v1alpha1.HeaderBytes-b.trailerBytes)
 }
 
 // holds tells whether a mount shows a device: its filesystem, or its device node.

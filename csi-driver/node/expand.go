@@ -55,8 +55,8 @@ func (s *Service) expandBase(ctx context.Context, volume string, b base, dataByt
 	if b.mirrored() {
 		return s.expandMirror(ctx, volume, b, dataBytes)
 	}
-	ns, err := s.Initiator.WaitNamespace(ctx, b.ns.ID, v1alpha1.WithOverhead(dataBytes))
-	return base{ns: ns}, err
+	ns, err := s.Initiator.WaitNamespace(ctx, b.ns.ID, v1alpha1.HeaderBytes+dataBytes+b.trailerBytes)
+	return base{ns: ns, trailerBytes: b.trailerBytes}, err
 }
 
 // shown finds the volume at the first of the places that shows anything. It fails with errUnknown when none does.
@@ -74,6 +74,7 @@ func (s *Service) shown(ctx context.Context, volumeID string, places ...string) 
 			continue
 		}
 		d, err := s.deviceOf(is, m)
+		d.trailerBytes = is.trailerBytes
 		if otherwise(err) {
 			return m, d, fmt.Errorf("%w: %s is not of volume %s", errUnknown, place, volumeID)
 		}

@@ -19,10 +19,12 @@ type identity struct {
 	replicas map[string]string
 	// mirrored: the volume has a mirror over them.
 	mirrored bool
+	// trailerBytes at the end of what is served for it.
+	trailerBytes int64
 }
 
 func (a attached) identity() identity {
-	is := identity{a.UUID, map[string]string{}, a.Mirrored}
+	is := identity{a.UUID, map[string]string{}, a.Mirrored, a.TrailerBytes}
 	for _, r := range a.Replicas {
 		is.replicas[r.Name] = r.NGUID
 	}
@@ -60,7 +62,7 @@ func (s *Service) identify(ctx context.Context, volume string) (identity, error)
 	if err != nil {
 		return identity{}, err
 	}
-	is := identity{v.Spec.UUID, map[string]string{}, v.Replicated()}
+	is := identity{v.Spec.UUID, map[string]string{}, v.Replicated(), v.TrailerBytes()}
 	for _, m := range v.Spec.Members {
 		is.replicas[m.Name] = nguidOf(m.UUID)
 	}

@@ -170,7 +170,7 @@ func (s *stack) exchange(spec mapper.Spec) {
 func (s *stack) create(members ...md.Slice) {
 	s.Helper()
 	var err error
-	s.array, err = s.mirrors.Create(s.legs[0].timeout(), md.Spec{Volume: stackVolume, Members: members, DataBytes: stackBytes})
+	s.array, err = s.mirrors.Create(s.legs[0].timeout(), md.Spec{Volume: stackVolume, Members: members, DataBytes: stackBytes + v1alpha1.TrailerBytes})
 	must(s, err)
 }
 

@@ -115,7 +115,7 @@ func (st staging) putUnder(ctx context.Context, m *mirrored, b base) error {
 		}
 		if b.dataBytes() < d.DataBytes() {
 			// The volume has grown since an earlier try. Until the mirror is under the device, it has one member.
-			if b, err = m.grow(ctx, b, mirror.InSync(m.seen().Record), d.DataBytes()); err != nil {
+			if b, err = m.grow(ctx, b, mirror.InSync(m.seen().Record), d.DataBytes()+b.trailerBytes); err != nil {
 				return err
 			}
 		}

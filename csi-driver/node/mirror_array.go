@@ -251,8 +251,8 @@ func (a *mirrorArray) stopUnfinished(ctx context.Context) error {
 	return err
 }
 
-// dataBytes that all these replicas have room for. What their objects say does not count: a volume may have grown
-// since.
+// dataBytes of an array that all these replicas have room for. What their objects say does not count: a volume may have
+// grown since. Their trailers are in it, since the host scans the array, too: they are the array's own at its end.
 func (a *mirrorArray) dataBytes(ctx context.Context, names []string) (int64, error) {
 	var least int64
 	for _, name := range names {
@@ -260,7 +260,7 @@ func (a *mirrorArray) dataBytes(ctx context.Context, names []string) (int64, err
 		if err != nil {
 			return 0, fmt.Errorf("the slice of %s: %w", name, err)
 		}
-		if has := v1alpha1.WithoutOverhead(d.SizeBytes + md.RecordBytes); least == 0 || has < least {
+		if has := max(0, d.SizeBytes-(v1alpha1.HeaderBytes-md.RecordBytes)); least == 0 || has < least {
 			least = has
 		}
 	}

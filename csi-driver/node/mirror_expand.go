@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/mirror"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 )
@@ -33,18 +32,18 @@ func (s *Service) expandMirror(ctx context.Context, volume string, b base, dataB
 	for _, member := range record.Members {
 		ns, _, err := m.headers.slices.namespace(member.Replica)
 		if err == nil {
-			_, err = s.Initiator.WaitNamespace(ctx, fabrics.ID{NQN: ns.NQN, NGUID: ns.NGUID}, v1alpha1.WithOverhead(dataBytes))
+			_, err = s.Initiator.WaitNamespace(ctx, fabrics.ID{NQN: ns.NQN, NGUID: ns.NGUID}, m.legs.at.served(dataBytes))
 		}
 		if err != nil {
 			return b, fmt.Errorf("expand %s: %w", member.Replica, err)
 		}
 		members = append(members, member.Replica)
 	}
-	return m.grow(ctx, b, members, dataBytes)
+	return m.grow(ctx, b, members, dataBytes+b.trailerBytes)
 }
 
-// grow a mirror, all of whose members are in sync and have room. Places that moved replicas have left are given up.
-func (m *mirrored) grow(ctx context.Context, b base, members []string, dataBytes int64) (base, error) {
+// grow a mirror with its trailer to so many bytes. All its members are in sync and have room. Places that moved replicas have left are given up.
+func (m *mirrored) grow(ctx context.Context, b base, members []string, bytes int64) (base, error) {
 	for _, name := range members {
 		if _, err := m.headers.slices.slice(ctx, name); err != nil {
 			return b, fmt.Errorf("expand %s: %w", name, err)
@@ -57,6 +56,6 @@ func (m *mirrored) grow(ctx context.Context, b base, members []string, dataBytes
 	if err != nil {
 		return b, err
 	}
-	b.array, err = m.Mirrors.Grow(ctx, b.array, dataBytes)
+	b.array, err = m.Mirrors.Grow(ctx, b.array, bytes)
 	return b, err
 }

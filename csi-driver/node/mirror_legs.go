@@ -279,7 +279,7 @@ func (l *mirrorLegs) Connect(ctx context.Context, name, identity string) error {
 	if err := l.Initiator.Connect(ctx, c); err != nil {
 		return err
 	}
-	if _, err := l.Initiator.WaitNamespace(ctx, m.id(), v1alpha1.WithOverhead(r.ServedSize())); err != nil {
+	if _, err := l.Initiator.WaitNamespace(ctx, m.id(), l.at.served(r.ServedSize())); err != nil {
 		return err
 	}
 	_, err = l.slice(ctx, name)

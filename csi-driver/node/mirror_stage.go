@@ -55,6 +55,7 @@ func (st staging) startMirror(ctx context.Context, begin beginHeader) (_ base, e
 	if err != nil {
 		return base{}, err
 	}
+	b.trailerBytes = st.at.TrailerBytes
 	return b, st.putUnder(ctx, m, b)
 }
 

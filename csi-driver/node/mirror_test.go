@@ -125,7 +125,7 @@ func mirrorAPI(t testing.TB, now time.Time, connection v1alpha1.Connection, size
 func attachedVolume(connection v1alpha1.Connection, legs ...*leg) *v1alpha1.NvmfVolume {
 	v := &v1alpha1.NvmfVolume{}
 	v.Name, v.Spec.UUID, v.Spec.Replicas, v.Spec.Connection = vol, volumeUUID, int32(len(legs)), connection
-	v.Spec.Session = attachment
+	v.Spec.Session, v.Spec.Trailer = attachment, true
 	v.Spec.Attachments = []v1alpha1.VolumeHost{{NQN: v1alpha1.HostNQN(attachment), NodeUID: uid, Node: "n1"}}
 	for _, l := range legs {
 		v.Spec.Members = append(v.Spec.Members, l.member())
@@ -562,7 +562,7 @@ func TestMirroredVolumeIsExpanded(t *testing.T) {
 	must(t, expand())
 	a, err := s.kernel.Mirrors().Of(volumeUUID)
 	must(t, err)
-	s.Expect(a.DataBytes).To(BeEquivalentTo(larger))
+	s.Expect(a.DataBytes).To(BeEquivalentTo(larger + v1alpha1.TrailerBytes))
 	must(t, expand())
 	s.change(func(r mirror.Record) mirror.Record {
 		r.Epoch++

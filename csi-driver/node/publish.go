@@ -12,7 +12,6 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/go-logr/logr"
 
-	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
 )
@@ -77,13 +76,15 @@ func (s *Service) publishStaged(ctx context.Context, r *csi.NodePublishVolumeReq
 // stagedBase looks up again, by what it is, what a staged volume's device is made of: its name may have changed since.
 func (s *Service) stagedBase(at attached) (base, error) {
 	if at.Mirrored {
-		return s.mirrorOf(at.UUID)
+		b, err := s.mirrorOf(at.UUID)
+		b.trailerBytes = at.TrailerBytes
+		return b, err
 	}
 	ns, err := s.Initiator.FindNamespace(at.only().id())
 	if err == nil {
-		err = ns.Fits(v1alpha1.WithOverhead(at.SizeBytes))
+		err = ns.Fits(at.served(at.SizeBytes))
 	}
-	return base{ns: ns}, err
+	return base{ns: ns, trailerBytes: at.TrailerBytes}, err
 }
 
 // stagedFor gives what a volume was staged with. It fails with errNotStaged unless that was for this attachment.

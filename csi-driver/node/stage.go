@@ -13,7 +13,6 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/go-logr/logr"
 
-	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
 	"github.com/weft-storage/weft/csi-driver/node/internal/mapper"
@@ -124,8 +123,8 @@ func (st staging) connect(ctx context.Context) (base, error) {
 		return base{}, err
 	}
 	// Identity and size come before anything that touches the device.
-	ns, err := st.Initiator.WaitNamespace(ctx, st.at.only().id(), v1alpha1.WithOverhead(st.at.SizeBytes))
-	return base{ns: ns}, err
+	ns, err := st.Initiator.WaitNamespace(ctx, st.at.only().id(), st.at.served(st.at.SizeBytes))
+	return base{ns: ns, trailerBytes: st.at.TrailerBytes}, err
 }
 
 // mine fails when the volume is attached to another Node of this name: this machine was registered again, or has taken

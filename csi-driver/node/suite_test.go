@@ -120,9 +120,15 @@ func (s *suite) dial(traces trace.TracerProvider) *grpc.ClientConn {
 // serve makes the target serve the volume with so many bytes of data.
 func (s *suite) serve(sizeBytes int64) {
 	s.Helper()
+	s.serveAll(v1alpha1.WithOverhead(sizeBytes))
+}
+
+// serveAll is serve with the size of the namespace.
+func (s *suite) serveAll(bytes int64) {
+	s.Helper()
 	must(s, s.kernel.Serve(nodetest.Subsystem{
 		NQN: s.context.NQN, Portals: []string{"10.0.0.1:4420"}, Hosts: []string{s.context.HostNQN()},
-		Namespaces: []nodetest.Namespace{{NGUID: nguid, SizeBytes: v1alpha1.WithOverhead(sizeBytes)}},
+		Namespaces: []nodetest.Namespace{{NGUID: nguid, SizeBytes: bytes}},
 	}))
 }
 

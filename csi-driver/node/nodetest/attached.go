@@ -34,6 +34,8 @@ type Attached struct {
 	Blank, Written, AllowFormat bool
 	// Encryption of the volume.
 	Encryption v1alpha1.VolumeEncryption
+	// NoTrailer: it was made before volumes had one.
+	NoTrailer bool
 	// TraceParent is what the call left that has attached it.
 	TraceParent string
 	// Source of the volume's first data.
@@ -111,7 +113,7 @@ func (a Attached) Volume(name string) *v1alpha1.NvmfVolume {
 	}
 	v.Spec.Members = []v1alpha1.VolumeMember{{Name: a.Replica, UUID: a.replicaUUID(), Node: "storage-1"}}
 	v.Spec.Size = *resource.NewQuantity(a.SizeBytes, resource.BinarySI)
-	v.Spec.Encryption = a.Encryption
+	v.Spec.Encryption, v.Spec.Trailer = a.Encryption, !a.NoTrailer
 	v.Spec.Source, v.Spec.Connection, v.Spec.Attachments = a.Source, a.connection(), a.hosts()
 	_, v.Spec.Session, _ = strings.Cut(strings.TrimPrefix(a.NQN, v1alpha1.NQNPrefix), ":")
 	if a.AllowFormat {

@@ -36,7 +36,7 @@ func TestTargetFromFirstLabelToReady(t *testing.T) {
 	c.serve("first-1")
 	c.Eventually(c.targetCondition("first", v1alpha1.ConditionReady)).Should(Equal("True/AsExpected"))
 	c.replica("first-v", "first", "first-1")
-	c.Eventually(func() string { return c.nvmfTarget("first").Status.Capacity.Allocated.String() }).Should(Equal("1028Mi"))
+	c.Eventually(func() string { return c.nvmfTarget("first").Status.Capacity.Allocated.String() }).Should(Equal("1032Mi"))
 
 	status := c.nvmfTarget("first").Status
 	c.Expect(status.ObservedGeneration).To(Equal(int64(1)))
@@ -78,7 +78,7 @@ func TestClaimsAreSticky(t *testing.T) {
 	c.target("sticky-a", "other")
 	c.Eventually(c.targetCondition("sticky-a", v1alpha1.ConditionReady)).Should(Equal("False/NoNodeMatches"))
 	volume := c.replica("sticky-v", "sticky-z", "sticky-1")
-	c.Eventually(func() string { return c.nvmfTarget("sticky-z").Status.Capacity.Allocated.String() }).Should(Equal("1028Mi"))
+	c.Eventually(func() string { return c.nvmfTarget("sticky-z").Status.Capacity.Allocated.String() }).Should(Equal("1032Mi"))
 
 	c.label("sticky-1", "other")
 	c.Eventually(func() []v1alpha1.NotCapableNode { return c.nvmfTarget("sticky-a").Status.NotCapable }).Should(HaveLen(1))

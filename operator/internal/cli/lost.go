@@ -216,7 +216,7 @@ func (f *fleet) lostVolume(uuid string, found []foundOrphan) *lostVolume {
 	target := v.targetOf(d, found)
 	v.volume = &v1alpha1.NvmfVolume{Spec: v1alpha1.NvmfVolumeSpec{
 		UUID: uuid, Target: target, Replicas: max(1, d.Replicas), Members: members, Mirrored: d.Mirrored || len(members) > 1, Size: v.sizeOf(d, found),
-		Encryption: d.Encryption, DeviceClass: d.DeviceClass, Zones: d.Zones, ZoneLabel: d.ZoneLabel, QoS: d.QoS, Used: true, PersistentVolume: d.PersistentVolume,
+		Encryption: d.Encryption, Trailer: d.Trailer, DeviceClass: d.DeviceClass, Zones: d.Zones, ZoneLabel: d.ZoneLabel, QoS: d.QoS, Used: true, PersistentVolume: d.PersistentVolume,
 	}}
 	if d.Connection != nil {
 		v.volume.Spec.Connection = *d.Connection
@@ -404,7 +404,7 @@ func (f *fleet) lostSnapshot(o foundOrphan, all []foundOrphan) lostSnapshot {
 		s.Refused = append(s.Refused, "its description does not say what it was taken of")
 	}
 	s.snapshot = &v1alpha1.NvmfSnapshot{Spec: v1alpha1.NvmfSnapshotSpec{
-		UUID: o.UUID, Volume: s.Volume, Replica: o.Replica, Node: s.Node, Encryption: o.Description.Encryption, Taken: true,
+		UUID: o.UUID, Volume: s.Volume, Replica: o.Replica, Node: s.Node, Encryption: o.Description.Encryption, Trailer: o.Description.Trailer, Taken: true,
 	}}
 	return s
 }

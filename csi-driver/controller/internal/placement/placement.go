@@ -33,7 +33,7 @@ type Promise struct {
 	Device string
 	// DeviceClass that it asked for; empty for any. It counts until the device is known.
 	DeviceClass string
-	// SizeBytes of the pool: those of the volume's data, with its header.
+	// SizeBytes of the pool: those of the volume's data, with its header and trailer.
 	SizeBytes int64
 }
 
@@ -127,7 +127,7 @@ type Candidate struct {
 	Node string
 	// FreeBytes of all its ready pools together, with one volume more in each.
 	FreeBytes int64
-	// LargestBytes of a volume that it can take: what one of its pools has free, less the header.
+	// LargestBytes of a volume that it can take: what one of its pools has free, less header and trailer.
 	LargestBytes int64
 }
 
@@ -356,7 +356,7 @@ type space struct {
 	cordoned bool
 	// free is what may still be promised; negative where more was than may be.
 	free int64
-	// total is the pool's size: no volume is larger with its header, for it could never be filled.
+	// total is the pool's size: no volume is larger with header and trailer, for it could never be filled.
 	total int64
 	// cluster is what the pool allocates, and rounds the sizes of volumes up to; 0 for none.
 	cluster int64
@@ -373,7 +373,7 @@ func spaceOf(plan *v1alpha1.Plan, pool v1alpha1.PoolStatus) space {
 // take what is promised.
 func (s *space) take(bytes int64) { s.free -= v1alpha1.InClusters(bytes, s.cluster) }
 
-// dataIn so many bytes of the pool, of one volume with its header.
+// dataIn so many bytes of the pool, of one volume with its header and trailer.
 func (s space) dataIn(bytes int64) int64 {
 	return v1alpha1.WithoutOverhead(bytes - max(0, bytes)%max(1, s.cluster))
 }
@@ -381,7 +381,7 @@ func (s space) dataIn(bytes int64) int64 {
 // data that one volume more could have of what is free, however large.
 func (s space) data() int64 { return s.dataIn(s.free) }
 
-// largest volume that the pool can take: with its header it has its place there.
+// largest volume that the pool can take: with its header and trailer it has its place there.
 func (s space) largest() int64 { return min(s.data(), s.dataIn(s.total)) }
 
 // freeSpace of each ready pool of a node. Volumes whose drive is not known

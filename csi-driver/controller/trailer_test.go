@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	. "github.com/onsi/gomega"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// A new volume has a trailer. A copy has one if the data that it is made of ends before one: else they may reach to the
+// end.
+func TestTrailers(t *testing.T) {
+	st := newStorage(t, 1, 20*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	g := NewWithT(t)
+	source := newVolume(t, s, st, "source")
+	g.Expect(volume(t, source).Spec.Trailer).To(BeTrue())
+	taken, err := s.CreateSnapshot(within(t, enough), &csi.CreateSnapshotRequest{Name: own(t, "snap"), SourceVolumeId: source})
+	g.Expect(err).NotTo(HaveOccurred())
+	copyOf := func(name string, of v1alpha1.VolumeSource) bool {
+		t.Helper()
+		req := createRequest(st, own(t, name), gi)
+		req.VolumeContentSource = contentSource(&of)
+		resp, err := s.CreateVolume(within(t, enough), req)
+		g.Expect(err).NotTo(HaveOccurred())
+		return volume(t, resp.Volume.VolumeId).Spec.Trailer
+	}
+	g.Expect(copyOf("clone", v1alpha1.VolumeSource{Volume: source})).To(BeTrue())
+	g.Expect(copyOf("restored", v1alpha1.VolumeSource{Snapshot: taken.Snapshot.SnapshotId})).To(BeTrue())
+
+	snap := &v1alpha1.NvmfSnapshot{}
+	g.Expect(api.Get(t.Context(), client.ObjectKey{Name: taken.Snapshot.SnapshotId}, snap)).To(Succeed())
+	g.Expect(snap.Spec.Trailer).To(BeTrue())
+	before := snap.DeepCopy()
+	snap.Spec.Trailer = false // as one that was taken before there were any
+	g.Expect(api.Patch(t.Context(), snap, client.MergeFrom(before))).To(Succeed())
+	g.Eventually(func() (bool, error) {
+		is, err := s.snapshots.read(t.Context(), snap.Name)
+		return is != nil && is.Spec.Trailer, err
+	}).WithTimeout(enough).Should(BeFalse())
+	g.Expect(copyOf("restored-of-old", v1alpha1.VolumeSource{Snapshot: snap.Name})).To(BeFalse())
+}
