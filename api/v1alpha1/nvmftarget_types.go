@@ -658,12 +658,12 @@ type Capacity struct {
 	// Total size of the pools.
 	// +optional
 	Total *resource.Quantity `json:"total,omitempty"`
-	// Allocated bytes: the sizes of all volumes, written or not, each with 8Mi of header and trailer, plus the data held
-	// by snapshots.
+	// Allocated bytes: the sizes of all volumes, written or not, each with 8Mi of header and trailer, plus the data
+	// held by snapshots.
 	// +optional
 	Allocated *resource.Quantity `json:"allocated,omitempty"`
-	// Free bytes for new volumes, their headers and trailers, and growth, in pools that accept volumes now. Greater than total minus
-	// allocated if spec.overProvisioningPercent is over 100.
+	// Free bytes for new volumes, their headers and trailers, and growth, in pools that accept volumes now. Greater
+	// than total minus allocated if spec.overProvisioningPercent is over 100.
 	// +optional
 	Free *resource.Quantity `json:"free,omitempty"`
 }

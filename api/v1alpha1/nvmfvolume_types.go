@@ -146,9 +146,9 @@ type NvmfVolumeSpec struct {
 	// pods write them. Immutable.
 	// +optional
 	Encryption VolumeEncryption `json:"encryption,omitempty"`
-	// Trailer is true if the last 4Mi of what a target serves for the volume stay empty, behind the data: so a pod cannot
-	// write there what nodes take for a member of a RAID array. The CSI controller sets it when it creates the volume.
-	// It cannot be set later, because data may be there, and must not be removed either. Default false.
+	// Trailer is true if the last 4Mi of what a target serves for the volume stay empty, behind the data. So a pod
+	// cannot write there what nodes take for a member of a RAID array. The CSI controller sets it when it creates the
+	// volume. Immutable, because data may be there otherwise. Default false.
 	// +optional
 	Trailer bool `json:"trailer,omitempty"`
 	// Connection settings of the hosts.

@@ -42,7 +42,8 @@ func (s *Service) expandMirror(ctx context.Context, volume string, b base, dataB
 	return m.grow(ctx, b, members, dataBytes+b.trailerBytes)
 }
 
-// grow a mirror with its trailer to so many bytes. All its members are in sync and have room. Places that moved replicas have left are given up.
+// grow a mirror with its trailer to so many bytes. All its members are in sync and have room. Places that moved
+// replicas have left are given up.
 func (m *mirrored) grow(ctx context.Context, b base, members []string, bytes int64) (base, error) {
 	for _, name := range members {
 		if _, err := m.headers.slices.slice(ctx, name); err != nil {

@@ -53,8 +53,8 @@ type decider struct {
 	strayExports    []engine.Export
 	// drops tells of each drive that is to be dropped what became of that.
 	drops []v1alpha1.DroppedDriveStatus
-	// promised bytes of each pool: what its volumes may grow to with headers and trailers, written or not, what its snapshots
-	// hold, and what is being cleared.
+	// promised bytes of each pool: what its volumes may grow to with headers and trailers, written or not, what its
+	// snapshots hold, and what is being cleared.
 	promised map[string]int64
 	// places are taken by volumes: those that may be there, and those that are being made.
 	places int64
