@@ -9,7 +9,7 @@ import (
 
 // NvmfSnapshotSpec is the desired state of a snapshot. The CSI controller writes it. Immutable, except taken and
 // deletionMark.
-// +kubebuilder:validation:XValidation:rule="self.uuid == oldSelf.uuid && self.volume == oldSelf.volume && self.replica == oldSelf.replica && self.node == oldSelf.node && has(self.encryption) == has(oldSelf.encryption)",message="a snapshot's spec is immutable: delete the snapshot and create another one"
+// +kubebuilder:validation:XValidation:rule="self.uuid == oldSelf.uuid && self.volume == oldSelf.volume && self.replica == oldSelf.replica && self.node == oldSelf.node && has(self.encryption) == has(oldSelf.encryption) && self.?trailer.orValue(false) == oldSelf.?trailer.orValue(false)",message="a snapshot's spec is immutable: delete the snapshot and create another one"
 // +kubebuilder:validation:XValidation:rule="!oldSelf.?taken.orValue(false) || self.?taken.orValue(false)",message="taken cannot change back to false: a snapshot that is taken again would contain later data"
 type NvmfSnapshotSpec struct {
 	// UUID identifies the snapshot in the engine.

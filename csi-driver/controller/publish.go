@@ -38,7 +38,7 @@ func (s *Service) publishVolume(ctx context.Context, req *csi.ControllerPublishV
 	wctx, cancel := waitContext(ctx)
 	defer cancel()
 	attachment, _ := v1alpha1.AttachmentOfHost(nqn)
-	publishContext := publishcontext.Context{Attachment: attachment, Encrypted: vol.Spec.Encryption != ""}.Encode()
+	publishContext := publishcontext.Context{Attachment: attachment, Encrypted: vol.Spec.Encryption != "", Trailer: vol.Spec.Trailer}.Encode()
 	if vol.Replicated() {
 		if err := s.hold(ctx, wctx, vol, attachment); err != nil {
 			return nil, err

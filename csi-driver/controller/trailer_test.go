@@ -6,7 +6,9 @@ import (
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/google/uuid"
 	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -37,12 +39,12 @@ func TestTrailers(t *testing.T) {
 	snap := &v1alpha1.NvmfSnapshot{}
 	g.Expect(api.Get(t.Context(), client.ObjectKey{Name: taken.Snapshot.SnapshotId}, snap)).To(Succeed())
 	g.Expect(snap.Spec.Trailer).To(BeTrue())
-	before := snap.DeepCopy()
-	snap.Spec.Trailer = false // as one that was taken before there were any
-	g.Expect(api.Patch(t.Context(), snap, client.MergeFrom(before))).To(Succeed())
+	old := &v1alpha1.NvmfSnapshot{ObjectMeta: metav1.ObjectMeta{Name: "old-" + snap.Name, Annotations: snap.Annotations, Finalizers: snap.Finalizers}, Spec: snap.Spec}
+	old.Spec.UUID, old.Spec.Trailer = uuid.NewString(), false // as one that was taken before there were any
+	create(t, old)
 	g.Eventually(func() (bool, error) {
-		is, err := s.snapshots.read(t.Context(), snap.Name)
-		return is != nil && is.Spec.Trailer, err
-	}).WithTimeout(enough).Should(BeFalse())
-	g.Expect(copyOf("restored-of-old", v1alpha1.VolumeSource{Snapshot: snap.Name})).To(BeFalse())
+		is, err := s.snapshots.read(t.Context(), old.Name)
+		return is != nil && is.Status.Ready, err
+	}).WithTimeout(enough).Should(BeTrue())
+	g.Expect(copyOf("restored-of-old", v1alpha1.VolumeSource{Snapshot: old.Name})).To(BeFalse())
 }

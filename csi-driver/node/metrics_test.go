@@ -265,7 +265,7 @@ func TestMetricsOfAMirror(t *testing.T) {
 		return `weft_mirror_replicas` + labels + `state="` + name + `",target="",volume="pvc-1"}`
 	}
 	s.Eventually(func() map[string]float64 { return scrape(t, m, "weft_mirror_") }).Should(And(
-		HaveKeyWithValue("weft_mirror_copied_bytes"+copied, float64(some)), HaveKeyWithValue("weft_mirror_copy_size_bytes"+copied, float64(size)),
+		HaveKeyWithValue("weft_mirror_copied_bytes"+copied, float64(some)), HaveKeyWithValue("weft_mirror_copy_size_bytes"+copied, float64(size+v1alpha1.TrailerBytes)),
 		HaveKeyWithValue(state("in_sync"), 1.0), HaveKeyWithValue(state("filling"), 1.0), HaveKeyWithValue(state("out"), 0.0),
 		HaveKeyWithValue("weft_mirror_read_errors_total"+copied, 0.0), HaveKeyWithValue("weft_mirror_waiting"+labels+`target="",volume="pvc-1"}`, 0.0), HaveLen(9)))
 	s.Expect(scrape(t, m, "weft_path_live")).To(HaveLen(2))

@@ -13,14 +13,25 @@ import (
 	"github.com/google/uuid"
 )
 
-// Version of the publish context. A node takes contexts of this version and of VersionEncrypted, with whatever keys it
-// does not know: a key that is added later must not be needed for a volume to be used safely. What it must not
-// misunderstand gets another version.
-const Version = 1
+// Versions of the publish context. A node takes contexts of these, with whatever keys it does not know: a key that is
+// added later must not be needed for a volume to be used safely. What it must not misunderstand gets another version.
+// All have the same keys.
+const (
+	// Version of the context of a volume that every node plugin can use.
+	Version = 1
+	// VersionEncrypted is of an encrypted volume: a node plugin that does not know encryption must not stage it, because
+	// it would format it as it is.
+	VersionEncrypted = 2
+	// VersionTrailer is of a volume with a trailer, and VersionEncryptedTrailer of one that is encrypted, too: a node
+	// plugin that does not know trailers must not stage it, because it would let a filesystem grow into that.
+	VersionTrailer          = 3
+	VersionEncryptedTrailer = 4
+)
 
-// VersionEncrypted is the version of the context of an encrypted volume. It has the same keys: a node plugin that does
-// not know encryption must not stage the volume, because it would format it as it is.
-const VersionEncrypted = 2
+// versions by what their volumes have.
+var versions = map[int]Context{
+	Version: {}, VersionEncrypted: {Encrypted: true}, VersionTrailer: {Trailer: true}, VersionEncryptedTrailer: {Encrypted: true, Trailer: true},
+}
 
 // Keys of the publish context.
 const (
@@ -38,25 +49,30 @@ type Context struct {
 	Attachment string
 	// Encrypted: the volume's data are encrypted by the node.
 	Encrypted bool
+	// Trailer: the volume's data end before a trailer.
+	Trailer bool
 }
 
 // Encode writes c as a publish context.
 func (c Context) Encode() map[string]string {
-	version := Version
-	if c.Encrypted {
-		version = VersionEncrypted
+	m := map[string]string{keyAttachment: c.Attachment}
+	for version, of := range versions {
+		if of.Encrypted == c.Encrypted && of.Trailer == c.Trailer {
+			m[keyVersion] = strconv.Itoa(version)
+		}
 	}
-	return map[string]string{keyVersion: strconv.Itoa(version), keyAttachment: c.Attachment}
+	return m
 }
 
 // Decode reads a publish context. It fails, naming the key, when the attachment is missing or malformed, and with
 // ErrVersion when the context is of another version.
 func Decode(m map[string]string) (Context, error) {
-	version := m[keyVersion]
-	if version != strconv.Itoa(Version) && version != strconv.Itoa(VersionEncrypted) {
-		return Context{}, fmt.Errorf("%w: version %q, but this node plugin supports %d and %d: install the same version of weft's controller and node plugin, then delete the pod so that the volume is attached again", ErrVersion, version, Version, VersionEncrypted)
+	number, err := strconv.Atoi(m[keyVersion])
+	c, known := versions[number]
+	if err != nil || !known {
+		return Context{}, fmt.Errorf("%w: version %q, but this node plugin supports %d to %d: install the same version of weft's controller and node plugin, then delete the pod so that the volume is attached again", ErrVersion, m[keyVersion], Version, VersionEncryptedTrailer)
 	}
-	c := Context{Attachment: m[keyAttachment], Encrypted: version == strconv.Itoa(VersionEncrypted)}
+	c.Attachment = m[keyAttachment]
 	if c.Attachment == "" {
 		return Context{}, fmt.Errorf("publish context: %s is missing", keyAttachment)
 	}

@@ -11,7 +11,8 @@ import (
 var sample = Context{Attachment: "11111111-2222-4333-8444-555555555555"}
 
 func TestDecodeGivesBackWhatWasEncoded(t *testing.T) {
-	for version, c := range map[string]Context{"1": sample, "2": {Attachment: sample.Attachment, Encrypted: true}} {
+	for version, c := range map[string]Context{"1": sample, "2": {Attachment: sample.Attachment, Encrypted: true},
+		"3": {Attachment: sample.Attachment, Trailer: true}, "4": {Attachment: sample.Attachment, Encrypted: true, Trailer: true}} {
 		m := c.Encode()
 		if got, err := Decode(m); err != nil || got != c || m[keyVersion] != version {
 			t.Errorf("%v: got %+v, %v", m, got, err)
@@ -46,7 +47,7 @@ func TestDecodeContextsOfEarlierBuilds(t *testing.T) {
 }
 
 func TestDecodeRefusesOtherVersions(t *testing.T) {
-	for _, version := range []string{"", "0", "3", "x"} {
+	for _, version := range []string{"", "0", "5", "x"} {
 		m := sample.Encode()
 		m[keyVersion] = version
 		if _, err := Decode(m); !errors.Is(err, ErrVersion) {

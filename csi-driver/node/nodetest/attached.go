@@ -82,7 +82,7 @@ func (a Attached) HostNQN() string { return v1alpha1.HostNQN(a.Attachment) }
 
 // Encode gives the publish context.
 func (a Attached) Encode() map[string]string {
-	return publishcontext.Context{Attachment: a.Attachment, Encrypted: a.Encryption != ""}.Encode()
+	return publishcontext.Context{Attachment: a.Attachment, Encrypted: a.Encryption != "", Trailer: !a.NoTrailer}.Encode()
 }
 
 // hosts of the attachment, as both objects list them.

@@ -127,6 +127,42 @@ func TestDecideWithHeaders(t *testing.T) {
 			volumes: map[string]says{"v1": {"Created": "True/AsExpected", "Degraded": "False/AsExpected"}},
 		},
 		{
+			name: "one from before trailers gets one",
+			given: func(s *Observed) {
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"))}
+				holds(engine.Volume{ID: id(1), Pool: "a", SizeBytes: 10*gib + v1alpha1.HeaderBytes})(s)
+				s.Target.State.Exports = []engine.Export{exported(1)}
+			},
+			does:    []string{"GrowVolumes 1 to 10Gi"},
+			volumes: map[string]says{"v1": {"Degraded": "False/AsExpected", "Ready": "True/AsExpected"}},
+			also: func(g *WithT, d Decision) {
+				g.Expect(d.Volumes["v1"].Size.Value()).To(Equal(int64(10 * gib)))
+			},
+		},
+		{
+			name: "and can do without, where there is no room",
+			given: func(s *Observed) {
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), ofSize("102396Mi"))} // 100Gi less 4Mi
+				holds(engine.Volume{ID: id(1), Pool: "a", SizeBytes: 100 * gib})(s)
+				s.Target.State.Exports = []engine.Export{exported(1)}
+			},
+			volumes: map[string]says{"v1": {"Degraded": "False/AsExpected", "Ready": "True/AsExpected"}},
+			also: func(g *WithT, d Decision) {
+				g.Expect(d.Volumes["v1"].Size.Value()).To(Equal(int64(100*gib - v1alpha1.HeaderBytes)))
+			},
+		},
+		{
+			name: "but not one that was made with one",
+			given: func(s *Observed) {
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), ofSize("102396Mi"), func(r *v1alpha1.NvmfReplica) {
+					r.Spec.Description = &v1alpha1.VolumeDescription{Trailer: true}
+				})}
+				holds(engine.Volume{ID: id(1), Pool: "a", SizeBytes: 100 * gib})(s)
+				s.Target.State.Exports = []engine.Export{exported(1)}
+			},
+			volumes: map[string]says{"v1": {"Degraded": "True/NoSpace", "Ready": "True/AsExpected"}},
+		},
+		{
 			name: "what cannot be read is promised with its header",
 			given: func(s *Observed) {
 				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), ofSize("4Mi"))}

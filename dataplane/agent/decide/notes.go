@@ -190,7 +190,7 @@ func (r NoteRef) Version() (types.UID, int64) {
 func (r NoteRef) Note() Note {
 	if s := r.Snapshot; s != nil {
 		return Note{Kind: v1alpha1.OrphanSnapshot, Name: s.Name, Replica: s.Spec.Replica, Description: v1alpha1.OrphanDescription{
-			Volume: s.Spec.Volume, Used: s.Spec.Taken, VolumeDescription: v1alpha1.VolumeDescription{Encryption: s.Spec.Encryption},
+			Volume: s.Spec.Volume, Used: s.Spec.Taken, VolumeDescription: v1alpha1.VolumeDescription{Encryption: s.Spec.Encryption, Trailer: s.Spec.Trailer},
 		}}
 	}
 	spec := &r.Replica.Spec

@@ -216,6 +216,8 @@ func (d *decider) grow(v *volume) {
 	case more == 0 || v.deleting:
 	case more < 0:
 		v.degraded = yesBecause(v1alpha1.ReasonShrinkRefused, "it has %d bytes and cannot shrink to %d: data beyond the new end would be lost", has, want)
+	case d.complete(v) && (err != nil || p.readable() && !d.fits(p, served, more)):
+		// It can do without the trailer that is missing.
 	case errors.Is(err, engine.ErrNoSpace) || p.readable() && !d.fits(p, served, more):
 		v.degraded = yesBecause(v1alpha1.ReasonNoSpace, "it cannot be expanded from %d to %d bytes: pool %s has not enough space", has, want, v.device)
 	case err != nil:
@@ -229,10 +231,18 @@ func (d *decider) grow(v *volume) {
 // dataOf a volume that is there: what was asked for where the pool rounded that up, else what it has without its
 // header and trailer.
 func (d *decider) dataOf(v *volume) int64 {
-	if p := d.poolOf(v.device); v.found.SizeBytes == p.served(v.obj.Spec.Size) {
+	if p := d.poolOf(v.device); v.found.SizeBytes == p.served(v.obj.Spec.Size) || d.complete(v) {
 		return sizeOf(v.obj.Spec.Size)
 	}
 	return v1alpha1.WithoutOverhead(v.found.SizeBytes)
+}
+
+// complete tells whether a volume that was made before volumes had trailers has all its data, though it is to grow by
+// one.
+func (d *decider) complete(v *volume) bool {
+	described := v.obj.Spec.Description
+	return (described == nil || !described.Trailer) && v.found.SizeBytes < d.poolOf(v.device).served(v.obj.Spec.Size) &&
+		v.found.SizeBytes >= v1alpha1.HeaderBytes+sizeOf(v.obj.Spec.Size)
 }
 
 // create a volume that never was. Its record names its pool before the engine is asked.
