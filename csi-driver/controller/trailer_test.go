@@ -3,6 +3,7 @@
 package controller
 
 import (
+	"context"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -42,9 +43,17 @@ func TestTrailers(t *testing.T) {
 	old := &v1alpha1.NvmfSnapshot{ObjectMeta: metav1.ObjectMeta{Name: "old-" + snap.Name, Annotations: snap.Annotations, Finalizers: snap.Finalizers}, Spec: snap.Spec}
 	old.Spec.UUID, old.Spec.Trailer = uuid.NewString(), false // as one that was taken before there were any
 	create(t, old)
+	snap.Status.DeepCopyInto(&old.Status)
+	g.Expect(api.Status().Update(t.Context(), old)).To(Succeed())
 	g.Eventually(func() (bool, error) {
 		is, err := s.snapshots.read(t.Context(), old.Name)
 		return is != nil && is.Status.Ready, err
 	}).WithTimeout(enough).Should(BeTrue())
-	g.Expect(copyOf("restored-of-old", v1alpha1.VolumeSource{Snapshot: old.Name})).To(BeFalse())
+	req := createRequest(st, own(t, "restored-of-old"), gi)
+	req.VolumeContentSource = contentSource(&v1alpha1.VolumeSource{Snapshot: old.Name})
+	g.Expect(inVain(t, func(ctx context.Context) error {
+		_, err := s.CreateVolume(ctx, req)
+		return err
+	})).To(MatchError(ContainSubstring("SourceNotReady"))) // the agent has not taken it
+	g.Expect(volume(t, req.Name).Spec.Trailer).To(BeFalse())
 }

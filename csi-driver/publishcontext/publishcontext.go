@@ -19,8 +19,8 @@ import (
 const (
 	// Version of the context of a volume that every node plugin can use.
 	Version = 1
-	// VersionEncrypted is of an encrypted volume: a node plugin that does not know encryption must not stage it, because
-	// it would format it as it is.
+	// VersionEncrypted is of an encrypted volume: a node plugin that does not know encryption must not stage it,
+	// because it would format it as it is.
 	VersionEncrypted = 2
 	// VersionTrailer is of a volume with a trailer, and VersionEncryptedTrailer of one that is encrypted, too: a node
 	// plugin that does not know trailers must not stage it, because it would let a filesystem grow into that.
