@@ -192,7 +192,7 @@ func TestLabEncryptedMirrorLosesALeg(t *testing.T) {
 		}
 	}
 	must(t, m.unstage())
-	l.wantSame(legs)
+	m.wantEqual(legs...)
 	for _, g := range legs {
 		g.wantNothingPlanted()
 	}

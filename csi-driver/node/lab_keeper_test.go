@@ -230,20 +230,7 @@ func TestLabMirroredVolumeLosesAReplicaAndTakesItBack(t *testing.T) {
 	if r := record(); r.Dirty || !mirror.Whole(r) {
 		t.Errorf("unstaged, the record is %s", mirror.String(r))
 	}
-	l.wantSame(legs)
-}
-
-// wantSame data on both replicas of a volume that is not staged.
-func (l *lab) wantSame(legs []*labLeg) {
-	l.Helper()
-	must(l, os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0))
-	one, err := os.ReadFile(legs[0].file)
-	must(l, err)
-	other, err := os.ReadFile(legs[1].file)
-	must(l, err)
-	if !bytes.Equal(one[v1alpha1.HeaderBytes:], other[v1alpha1.HeaderBytes:]) {
-		l.Error("the replicas differ")
-	}
+	m.wantEqual(legs...)
 }
 
 // The API server is away while a replica's target goes: nothing is acknowledged, however long it takes, and writes go

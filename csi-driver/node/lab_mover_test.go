@@ -62,8 +62,8 @@ func (m labMirror) wantEqual(legs ...*labLeg) {
 	}
 }
 
-// differences of two replicas' data: the offsets of the blocks of 64 KiB that are not equal.
-func differences(t *testing.T, legs ...*labLeg) (at []int) {
+// differences of two replicas behind their headers: the offsets of the blocks of 64 KiB that are not equal.
+func differences(t *testing.T, legs ...*labLeg) (at []int64) {
 	t.Helper()
 	const block = 64 << 10
 	var blocks [2][block]byte
@@ -76,7 +76,9 @@ func differences(t *testing.T, legs ...*labLeg) (at []int) {
 		must(t, err)
 		files[i] = f
 	}
-	for offset := 0; offset < labSize; offset += block {
+	is, err := files[0].Stat()
+	must(t, err)
+	for offset := int64(v1alpha1.HeaderBytes); offset < is.Size(); offset += block {
 		for i, f := range files {
 			_, err := io.ReadFull(f, blocks[i][:])
 			must(t, err)
