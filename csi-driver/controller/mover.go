@@ -144,13 +144,13 @@ func (s *Service) equatable(ctx context.Context, a *arrangement) (bool, string) 
 	blank, missing := blankReplicas(&a.replicatedVolume, *a.record, func(rep *v1alpha1.NvmfReplica) bool {
 		return s.canConfirm(ctx, *a.record, rep) && !rep.Status.Written
 	})
-	next, err := mirror.Equate(*a.record, blank, time.Now())
-	switch {
-	case err == nil && next.Epoch != a.record.Epoch && slices.Contains(s.unfit.of(a.Name), anyNode):
-		return false, unwritten + ", as far as is known, but not all nodes of its replicas have confirmed it: they are asked again in some minutes"
-	case err == nil && next.Epoch != a.record.Epoch:
+	if next, err := mirror.Equate(*a.record, blank, time.Now()); err == nil && next.Epoch != a.record.Epoch {
+		if slices.Contains(s.unfit.of(a.Name), anyNode) {
+			return false, unwritten + ", as far as is known, but not all nodes of its replicas have confirmed it: they are asked again in some minutes"
+		}
 		return true, ""
-	case missing != "" && !mirror.Started(*a.record):
+	}
+	if missing != "" && !mirror.Started(*a.record) {
 		return false, fmt.Sprintf("%s, as far as is known: its replicas are made equal when node %s confirms it, or a pod uses it", unwritten, missing)
 	}
 	return false, unwritten + ": its replicas are made equal when a pod uses it"
@@ -268,7 +268,7 @@ func (s *Service) equate(ctx context.Context, a *arrangement, h *v1alpha1.Volume
 	switch {
 	case errors.Is(err, errMoverLeft):
 		return changed, nil
-	case err != nil && !errors.Is(err, mirror.ErrUnconfirmed):
+	case err != nil && (missing == "" || !errors.Is(err, mirror.ErrUnconfirmed)):
 		return outcome{}, err
 	case err == nil && next.Epoch != as.Epoch:
 		klog.FromContext(ctx).Info("Nothing was written to the volume, so there is nothing to copy", "volume", a.Name, "record", mirror.String(next))

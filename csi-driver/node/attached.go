@@ -192,7 +192,7 @@ func (s *Service) attached(ctx context.Context, volume, attachment string) (_ at
 
 // served is what a target serves for a volume with so many bytes of data.
 func (a attached) served(dataBytes int64) int64 {
-	return v1alpha1.HeaderBytes + dataBytes + a.TrailerBytes
+	return base{trailerBytes: a.TrailerBytes}.served(dataBytes)
 }
 
 // named takes over what people know the volume by.

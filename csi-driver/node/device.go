@@ -56,11 +56,15 @@ func (b base) offsetBytes() int64 {
 
 // dataBytes of the volume.
 func (b base) dataBytes() int64 {
+	bytes := b.ns.SizeBytes - v1alpha1.HeaderBytes
 	if b.mirrored() {
-		return max(0, b.array.DataBytes-b.trailerBytes)
+		bytes = b.array.DataBytes
 	}
-	return max(0, b.ns.SizeBytes-v1alpha1.HeaderBytes-b.trailerBytes)
+	return max(0, bytes-b.trailerBytes)
 }
+
+// served is what the volume's targets serve for so many bytes of its data.
+func (b base) served(dataBytes int64) int64 { return v1alpha1.HeaderBytes + dataBytes + b.trailerBytes }
 
 // holds tells whether a mount shows a device: its filesystem, or its device node.
 func holds(m filesystem.Mount, d device) bool {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
-	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
 	"github.com/weft-storage/weft/csi-driver/node/internal/mapper"
@@ -55,7 +54,7 @@ func (s *Service) expandBase(ctx context.Context, volume string, b base, dataByt
 	if b.mirrored() {
 		return s.expandMirror(ctx, volume, b, dataBytes)
 	}
-	ns, err := s.Initiator.WaitNamespace(ctx, b.ns.ID, v1alpha1.HeaderBytes+dataBytes+b.trailerBytes)
+	ns, err := s.Initiator.WaitNamespace(ctx, b.ns.ID, b.served(dataBytes))
 	return base{ns: ns, trailerBytes: b.trailerBytes}, err
 }
 

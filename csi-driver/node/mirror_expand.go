@@ -32,7 +32,7 @@ func (s *Service) expandMirror(ctx context.Context, volume string, b base, dataB
 	for _, member := range record.Members {
 		ns, _, err := m.headers.slices.namespace(member.Replica)
 		if err == nil {
-			_, err = s.Initiator.WaitNamespace(ctx, fabrics.ID{NQN: ns.NQN, NGUID: ns.NGUID}, m.legs.at.served(dataBytes))
+			_, err = s.Initiator.WaitNamespace(ctx, fabrics.ID{NQN: ns.NQN, NGUID: ns.NGUID}, b.served(dataBytes))
 		}
 		if err != nil {
 			return b, fmt.Errorf("expand %s: %w", member.Replica, err)

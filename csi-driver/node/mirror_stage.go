@@ -51,11 +51,10 @@ func (st staging) startMirror(ctx context.Context, begin beginHeader) (_ base, e
 	if err != nil {
 		return base{}, err
 	}
-	b, err := st.mirrorOf(st.at.UUID)
+	b, err := st.stagedBase(st.at)
 	if err != nil {
 		return base{}, err
 	}
-	b.trailerBytes = st.at.TrailerBytes
 	return b, st.putUnder(ctx, m, b)
 }
 

@@ -8,29 +8,20 @@ package publishcontext
 import (
 	"errors"
 	"fmt"
-	"strconv"
 
 	"github.com/google/uuid"
 )
 
-// Versions of the publish context. A node takes contexts of these, with whatever keys it does not know: a key that is
-// added later must not be needed for a volume to be used safely. What it must not misunderstand gets another version.
-// All have the same keys.
-const (
-	// Version of the context of a volume that every node plugin can use.
-	Version = 1
-	// VersionEncrypted is of an encrypted volume: a node plugin that does not know encryption must not stage it,
-	// because it would format it as it is.
-	VersionEncrypted = 2
-	// VersionTrailer is of a volume with a trailer, and VersionEncryptedTrailer of one that is encrypted, too: a node
-	// plugin that does not know trailers must not stage it, because it would let a filesystem grow into that.
-	VersionTrailer          = 3
-	VersionEncryptedTrailer = 4
-)
-
-// versions by what their volumes have.
-var versions = map[int]Context{
-	Version: {}, VersionEncrypted: {Encrypted: true}, VersionTrailer: {Trailer: true}, VersionEncryptedTrailer: {Encrypted: true, Trailer: true},
+// versions of the publish context, by what their volumes have. A node takes contexts of these, with whatever keys it
+// does not know: a key that is added later must not be needed for a volume to be used safely. What it must not
+// misunderstand gets another version. All have the same keys.
+var versions = map[string]Context{
+	"1": {},
+	// A node plugin that does not know encryption must not stage the volume: it would format it as it is.
+	"2": {Encrypted: true},
+	// One that does not know trailers must not, either: it would let a filesystem grow into the trailer.
+	"3": {Trailer: true},
+	"4": {Encrypted: true, Trailer: true},
 }
 
 // Keys of the publish context.
@@ -57,8 +48,9 @@ type Context struct {
 func (c Context) Encode() map[string]string {
 	m := map[string]string{keyAttachment: c.Attachment}
 	for version, of := range versions {
-		if of.Encrypted == c.Encrypted && of.Trailer == c.Trailer {
-			m[keyVersion] = strconv.Itoa(version)
+		of.Attachment = c.Attachment
+		if of == c {
+			m[keyVersion] = version
 		}
 	}
 	return m
@@ -67,10 +59,9 @@ func (c Context) Encode() map[string]string {
 // Decode reads a publish context. It fails, naming the key, when the attachment is missing or malformed, and with
 // ErrVersion when the context is of another version.
 func Decode(m map[string]string) (Context, error) {
-	number, err := strconv.Atoi(m[keyVersion])
-	c, known := versions[number]
-	if err != nil || !known {
-		return Context{}, fmt.Errorf("%w: version %q, but this node plugin supports %d to %d: install the same version of weft's controller and node plugin, then delete the pod so that the volume is attached again", ErrVersion, m[keyVersion], Version, VersionEncryptedTrailer)
+	c, known := versions[m[keyVersion]]
+	if !known {
+		return Context{}, fmt.Errorf("%w: version %q, but this node plugin supports 1 to %d: install the same version of weft's controller and node plugin, then delete the pod so that the volume is attached again", ErrVersion, m[keyVersion], len(versions))
 	}
 	c.Attachment = m[keyAttachment]
 	if c.Attachment == "" {
