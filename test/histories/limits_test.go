@@ -50,16 +50,21 @@ func limitsIn(q *v1alpha1.VolumeQoS) engine.QoS {
 	}
 }
 
-// checkLimits of a volume: where hosts can use it, they are in force.
+// checkLimits of a volume: where hosts can use it, they are in force. While hosts wait for SPDK to change a volume, they
+// are lifted.
 func (w *world) checkLimits(v *volume) {
 	w.Helper()
 	if v.idle() {
 		return
 	}
+	const change = "nvmf_subsystem_listener_set_ana_state"
 	var state engine.State
 	w.await("the target to serve", func() (answers bool) {
+		target := w.storage.Target()
+		before := target.Calls()[change]
 		state, answers = w.serving()
-		return answers && len(state.Portals) > 0 && serves(state, v.uuid)
+		return answers && len(state.Portals) > 0 && serves(state, v.uuid) &&
+			len(target.Inaccessible()) == 0 && target.Calls()[change] == before
 	})
 	for _, found := range state.Volumes {
 		if string(found.ID) == v.uuid && found.QoS != v.limits {

@@ -4,6 +4,7 @@ package spdk
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/utils/ptr"
 
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/spdkrpc"
@@ -184,7 +186,7 @@ func (s *session) keep(of served, places chan struct{}, do func(beyond *session)
 		return nil, fmt.Errorf("%w: its hosts wait for something else, or are being woken", engine.ErrBusy)
 	}
 	// What is kept waiting is known to whoever comes after this process.
-	if err := s.recordQuiet(of.nqn); err != nil {
+	if err := s.recordQuiet(of.nqn, nil); err != nil {
 		return nil, err
 	}
 	k := &keeping{nqn: of.nqn, result: make(chan error, 1)}
@@ -193,13 +195,12 @@ func (s *session) keep(of served, places chan struct{}, do func(beyond *session)
 		places <- struct{}{}
 		defer func() { <-places }()
 		wait := func() error { return nil }
-		lifted, err := beyond.quiet(of)
+		err := beyond.quiet(of)
 		if err != nil {
 			k.result <- err
 		} else {
 			wait = do(beyond)
 		}
-		beyond.limitAgain(of.volume, lifted)
 		woken := beyond.wakeOne(of.nqn)
 		if err == nil {
 			go func() { k.result <- wait() }() // what SPDK still clears holds up nobody
@@ -324,43 +325,48 @@ func (n *network) served(l *lvol) (of served, known bool) {
 	return of, false
 }
 
-// quiet a namespace. Hosts wait until they are woken, also after an error. Limits of its volume are lifted until
-// limitAgain: what waits for them is under way, too, and may take longer than drainPatience.
-func (s *session) quiet(of served) (lifted spdkrpc.QoS, err error) {
+// quiet a namespace. Hosts wait until they are woken, also after an error, and limits of its volume are lifted until
+// then: what waits for them is under way, too, and may take longer than drainPatience.
+func (s *session) quiet(of served) error {
 	patience, cancel := context.WithTimeout(s.ctx, drainPatience)
 	defer cancel()
 	drain := &session{Engine: s.Engine, ctx: patience, conn: s.conn}
-	err = drain.setANA(of.nqn, of.listeners, spdkrpc.ANAInaccessible)
+	err := drain.setANA(of.nqn, of.listeners, spdkrpc.ANAInaccessible)
 	if err == nil {
-		lifted, err = drain.lift(of.volume)
+		err = drain.lift(of)
 	}
 	if err == nil {
 		_, err = spdkrpc.Call(patience, s.conn, spdkrpc.NvmfSubsystemSetNsAnaGroup{NQN: of.nqn, NSID: of.nsid, Group: of.nsid})
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return lifted, fmt.Errorf("%w: I/O of its hosts does not end", engine.ErrBusy)
+		return fmt.Errorf("%w: I/O of its hosts does not end", engine.ErrBusy)
 	}
-	return lifted, mapError(err)
+	return mapError(err)
 }
 
 // lift the limits of a volume, which are those that it has now: what was read before may be hours old.
-func (s *session) lift(l *lvol) (lifted spdkrpc.QoS, err error) {
-	bdevs, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevGetBdevs{Name: l.bdev})
+func (s *session) lift(of served) error {
+	bdev := of.volume.bdev
+	bdevs, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevGetBdevs{Name: bdev})
 	if err != nil || len(bdevs) != 1 || bdevs[0].Limits == (spdkrpc.QoS{}) {
-		return spdkrpc.QoS{}, err
+		return err
 	}
-	_, err = spdkrpc.Call(s.ctx, s.conn, limit(l.bdev, spdkrpc.QoS{}))
-	return bdevs[0].Limits, err
+	if err := s.recordQuiet(of.nqn, ptr.To(limit(bdev, bdevs[0].Limits))); err != nil {
+		return err
+	}
+	_, err = spdkrpc.Call(s.ctx, s.conn, limit(bdev, spdkrpc.QoS{}))
+	return err
 }
 
-// limitAgain a volume whose limits were lifted. Where that fails, or this process ends before, whoever compares them
-// with what is asked sets them again.
-func (s *session) limitAgain(l *lvol, lifted spdkrpc.QoS) {
-	if lifted == (spdkrpc.QoS{}) {
-		return
+// limitAgain the volume of a subsystem whose limits were lifted. Where that fails, whoever compares them with what is
+// asked sets them again.
+func (s *session) limitAgain(nqn string) {
+	lifted, err := s.readQuiet(nqn)
+	if err == nil && lifted != nil {
+		_, err = spdkrpc.Call(s.ctx, s.conn, *lifted)
 	}
-	if _, err := spdkrpc.Call(s.ctx, s.conn, limit(l.bdev, lifted)); err != nil {
-		logr.FromContextOrDiscard(s.ctx).Error(err, "The limits of a volume were lifted while SPDK changed it, and are missing until they are set again", "volume", l.id)
+	if err != nil {
+		logr.FromContextOrDiscard(s.ctx).Error(err, "The limits of a volume were lifted while SPDK changed it, and are missing until they are set again", "nqn", nqn)
 	}
 }
 
@@ -373,11 +379,13 @@ func (s *session) setANA(nqn string, listeners []spdkrpc.Address, state spdkrpc.
 	return mapError(errors.Join(errs...))
 }
 
+// wakeOne subsystem's hosts, once the limits of its volume are back.
 func (s *session) wakeOne(nqn string) error {
 	subsystems, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.NvmfGetSubsystems{NQN: nqn})
 	if err != nil && !errors.Is(err, spdkrpc.ErrNotFound) {
 		return mapError(err)
 	}
+	s.limitAgain(nqn)
 	for _, sub := range subsystems {
 		if err := s.setANA(nqn, sub.Listeners, spdkrpc.ANAOptimized); err != nil {
 			return err
@@ -426,9 +434,24 @@ func (e *Engine) quietRecord(nqn string) string {
 	return filepath.Join(e.quietDir(), url.PathEscape(nqn))
 }
 
-func (e *Engine) recordQuiet(nqn string) error {
+// recordQuiet says that the hosts of a subsystem are kept waiting, and which limits its volume gets before they go on;
+// nil for none that were lifted.
+func (e *Engine) recordQuiet(nqn string, lifted *spdkrpc.BdevSetQosLimit) error {
 	if err := os.MkdirAll(e.quietDir(), 0o700); err != nil {
 		return err
 	}
-	return os.WriteFile(e.quietRecord(nqn), nil, 0o600)
+	data, err := json.Marshal(lifted)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(e.quietRecord(nqn), data, 0o600)
+}
+
+// readQuiet is what recordQuiet wrote last. A record is empty where that was cut off.
+func (e *Engine) readQuiet(nqn string) (lifted *spdkrpc.BdevSetQosLimit, err error) {
+	data, err := os.ReadFile(e.quietRecord(nqn))
+	if len(data) == 0 {
+		return nil, err
+	}
+	return lifted, json.Unmarshal(data, &lifted)
 }

@@ -177,13 +177,18 @@ func TestHostsThatWaitAreWoken(t *testing.T) {
 			Address: spdkrpc.Address{Transport: string(portal.Transport), Family: spdkrpc.FamilyIPv4, Address: portal.Address, Port: strconv.Itoa(int(portal.Port))}})
 		check(t, err)
 	}
-	record := filepath.Join(r.dir, "state", "spdk", "quiet", x.NQN)
+	record := r.quietRecord(x.NQN)
 	check(t, os.WriteFile(record, nil, 0o600))
 	r.Expect(fake.Inaccessible()).NotTo(BeEmpty())
 	r.engine = r.machine.engine(t)
 	r.state()
 	r.Expect(fake.Inaccessible()).To(BeEmpty())
 	r.Expect(record).NotTo(BeAnExistingFile())
+}
+
+// quietRecord of a subsystem whose hosts are kept waiting.
+func (r *rig) quietRecord(nqn string) string {
+	return filepath.Join(r.dir, "state", "spdk", "quiet", nqn)
 }
 
 // TestHostsWaitAsLongAsSPDKWorks, which goes on when the time of the call has ended: a host that writes then would take
@@ -248,16 +253,24 @@ func (r *rig) portalsOf(x engine.Export) []v1alpha1.Portal {
 	return nil
 }
 
-// TestLimitsAreLiftedWhileHostsWait, so that what waits for them ends, and hold again before hosts go on.
+// TestLimitsAreLiftedWhileHostsWait, so that what waits for them ends, and hold again before hosts go on; also where
+// the process that lifted them is gone.
 func TestLimitsAreLiftedWhileHostsWait(t *testing.T) {
 	r, fake := newFakeRig(t)
-	volume, _ := r.attached(fake)
+	volume, x := r.attached(fake)
 	qos := engine.QoS{MiBps: 1}
-	r.done(r.engine.SetQoS(r.ctx, []engine.VolumeQoS{{ID: volume, QoS: qos}}))
+	limits := func(to engine.QoS) { r.done(r.engine.SetQoS(r.ctx, []engine.VolumeQoS{{ID: volume, QoS: to}})) }
+	limits(qos)
 	var calls []string
 	for _, method := range []string{"bdev_set_qos_limit", "nvmf_subsystem_set_ns_ana_group", "bdev_lvol_snapshot", "nvmf_subsystem_listener_set_ana_state"} {
 		watch(fake, method, func(json.RawMessage) { calls = append(calls, method) })
 	}
+	var record []byte
+	watch(fake, "bdev_lvol_snapshot", func(json.RawMessage) {
+		var err error
+		record, err = os.ReadFile(r.quietRecord(x.NQN))
+		check(t, err)
+	})
 	r.snap(volume)
 	calls = slices.Compact(calls) // a call for each listener
 	r.Expect(calls).To(Equal([]string{
@@ -265,4 +278,11 @@ func TestLimitsAreLiftedWhileHostsWait(t *testing.T) {
 		"bdev_lvol_snapshot", "bdev_set_qos_limit", "nvmf_subsystem_listener_set_ana_state",
 	}))
 	r.Expect(r.state().Volumes).To(ConsistOf(HaveField("QoS", qos)))
+
+	limits(engine.QoS{})
+	check(t, os.WriteFile(r.quietRecord(x.NQN), record, 0o600))
+	calls = nil
+	r.engine = r.machine.engine(t)
+	r.Expect(r.state().Volumes).To(ConsistOf(HaveField("QoS", qos)))
+	r.Expect(slices.Compact(calls)).To(Equal([]string{"bdev_set_qos_limit", "nvmf_subsystem_listener_set_ana_state"}))
 }
