@@ -22,6 +22,9 @@ func (m moving) wantRead(s *mirrorSuite, want map[string]mirror.Header) {
 	s.Eventually(func() v1alpha1.MoverState { return m.record().Mover }).Should(Equal(v1alpha1.MoverStopped))
 	if got := mirror.Headers(m.record()); !cmp.Equal(got, want) {
 		m.Errorf("the record has the headers (-want +got)\n%s", cmp.Diff(want, got))
+		for _, of := range m.record().Members {
+			m.Logf("of %s: %+v", of.Replica, of.Header)
+		}
 	}
 	s.wantGone()
 	left, err := filepath.Glob(filepath.Join(s.service.Records, "*.json"))

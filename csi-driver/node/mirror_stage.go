@@ -133,6 +133,12 @@ func (st staging) past(ctx context.Context) (bool, error) {
 // clearMirror takes away what is left of a volume's mirror and its connections, as a keeper does that holds it no
 // more.
 func (s *Service) clearMirror(ctx context.Context, volume string, at attached) error {
+	if former := s.mirrors.of(volume); former != nil {
+		if err := former.stopped(ctx); err != nil {
+			return err
+		}
+		former.forget()
+	}
 	logr.FromContextOrDiscard(ctx).Info("Removing the rest of a mirror", "volume", volume)
 	at.Attachment = nobody
 	m := s.mirror(ctx, volume, at)
@@ -282,9 +288,11 @@ func (s *Service) KeepMirrors(ctx context.Context) error {
 	return nil
 }
 
-// LeaveMirrors ends all keepers, and leaves what the kernel has as it is.
+// LeaveMirrors ends all keepers as the end of the process does: it waits for what the kernel still does for them, and
+// leaves what the kernel has as it is.
 func (s *Service) LeaveMirrors() {
 	for _, m := range s.mirrors.list() {
 		m.forget()
+		m.outlive()
 	}
 }

@@ -70,6 +70,7 @@ type mirrored struct {
 	events chan struct{}
 	ended  chan struct{}
 	cancel context.CancelFunc
+	tasks  sync.WaitGroup // of the keeper
 
 	mu      sync.Mutex
 	mode    keeper.Mode
@@ -99,6 +100,7 @@ func (s *Service) mirror(ctx context.Context, volume string, at attached) *mirro
 		Array:   &mirrorArray{mirrorSlices: slices, uuid: at.UUID, places: len(at.Replicas)},
 		Headers: m.headers, Top: top, Users: top, Agents: mirrorAgents{s, at.Attachment},
 		Grace: s.MirrorGrace, CopyBytesPerSecond: s.MirrorCopyBytesPerSecond, Now: s.now, NewMark: uuid.NewString,
+		Spawn: m.tasks.Go,
 	}
 	s.mirrors.put(m)
 	log := logr.FromContextOrDiscard(ctx).WithValues("volume", volume)
@@ -208,10 +210,21 @@ func (m *mirrored) stopped(ctx context.Context) error {
 	return m.wait(ctx, func(s keeper.Status) (bool, error) { return s.Phase == keeper.Stopped, nil })
 }
 
-// forget the mirror: its keeper ends, and the kernel keeps what it has.
+// forget the mirror: its keeper ends, and the kernel keeps what it has. Nothing else is made of the volume before all
+// calls for this keeper have ended.
 func (m *mirrored) forget() {
 	m.cancel()
 	<-m.ended
+	if m.seen().Phase == keeper.Stopped {
+		m.mirrors.remove(m)
+		return
+	}
+	go m.outlive()
+}
+
+// outlive the calls in the kernel.
+func (m *mirrored) outlive() {
+	m.tasks.Wait()
 	m.mirrors.remove(m)
 }
 

@@ -111,7 +111,7 @@ type Keeper struct {
 	Now                func() time.Time
 	// NewMark gives a fresh UUID.
 	NewMark func() string
-	// Spawn runs a function in the background; nil is a goroutine.
+	// Spawn runs a function in a goroutine; nil is one that nobody waits for.
 	Spawn func(func())
 
 	tasks  tasks
@@ -147,6 +147,9 @@ type view struct {
 	// deleting: controllers were being deleted then, because of a record that was read before. A leg that is there may
 	// be gone when an array is made of it.
 	deleting bool
+	// busy: a call in the kernel or to an agent had not ended then. The mirror has not stopped before it has: it could
+	// be acting on what the next attachment makes.
+	busy bool
 }
 
 func (k *Keeper) init(ctx context.Context) {
@@ -194,7 +197,7 @@ func (k *Keeper) look(ctx context.Context) (*view, error) {
 		return nil, fmt.Errorf("read the mirror's record: %w", err)
 	}
 	v := &view{Version: version, legs: map[string]Leg{}, ending: k.tasks.busy(stopTask),
-		making: k.tasks.runs(assembleTask, connectTask), deleting: k.tasks.runs(deleteTask)}
+		making: k.tasks.runs(assembleTask, connectTask), deleting: k.tasks.runs(deleteTask), busy: k.tasks.runs("")}
 	if v.array, err = k.Array.State(); err != nil {
 		return nil, err
 	}

@@ -52,8 +52,8 @@ func (k *Keeper) leave(v *view) Status {
 		waits.Err = k.background(v, stopTask, func(ctx context.Context) result {
 			return result{err: k.Array.Stop(ctx)}
 		}).Err
-	case v.making:
-		// What comes of it is taken away, too.
+	case v.busy:
+		// What is being made is taken away, too. What still deletes must find nothing of the next attachment.
 	default:
 		return Status{Phase: Stopped, Next: interval}
 	}

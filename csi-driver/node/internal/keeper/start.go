@@ -218,7 +218,7 @@ func (k *Keeper) disconnected(v *view) Status {
 	if s := k.disconnect(v, func(Leg) bool { return true }); s.did {
 		return s.Status
 	}
-	if v.making {
+	if v.busy {
 		return Status{Phase: Waiting, Next: interval}
 	}
 	return Status{Phase: Stopped, Next: interval}

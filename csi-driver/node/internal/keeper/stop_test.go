@@ -111,6 +111,54 @@ func TestAnArrayThatEndsPieceByPieceLosesNoMember(t *testing.T) {
 	}
 }
 
+// slowly deletes controllers, and what was made over them after that: look is called in between.
+type slowly struct {
+	kernelLegs
+	look func()
+}
+
+func (s slowly) Delete(ctx context.Context, replica string) error {
+	err := s.kernelLegs.Delete(ctx, replica)
+	s.look()
+	return err
+}
+
+// A mirror has not stopped while a call is still being made for it: that would act on what the next attachment makes.
+func TestNoCallOutlivesTheMirror(t *testing.T) {
+	runs := func(r running) bool { return r.n.array != nil }
+	for name, tc := range map[string]struct {
+		at  func(running) bool
+		end func(running)
+	}{
+		"stopped":             {runs, func(r running) { r.n.plugin.Mode = Stop }},
+		"left":                {runs, running.another},
+		"left before it runs": {func(r running) bool { return len(r.n.legs) > 1 }, running.another},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := startRunning(t)
+			looks := 0
+			r.n.plugin.Legs = slowly{kernelLegs{r.n}, func() {
+				looks++
+				if s := r.n.plugin.Step(t.Context()); s.Phase == Stopped {
+					t.Error("it has stopped, and a call has not ended")
+				}
+			}}
+			r.want(name, func(Status) bool { return tc.at(r) })
+			tc.end(r)
+			r.want("stopped", in(Stopped))
+			if looks == 0 {
+				t.Error("nothing was deleted")
+			}
+		})
+	}
+}
+
+// another attachment holds the mirror.
+func (r running) another() {
+	r.api.mirror.Record.Epoch++
+	r.api.mirror.Record.Holder = "the next"
+}
+
 // A record that is being recovered ends its mirror, although the headers are foreign to it: somebody has decided that.
 // One whose recovery has ended since is the past, and the mirror of a restored API goes on, also in another process.
 func TestOnlyARecoveryOfThePresentEndsAMirror(t *testing.T) {
