@@ -452,6 +452,8 @@ func snapshotRules() []validation {
 		{name: "of an encrypted volume", base: snapshot, edit: `spec: {encryption: LUKS2}`},
 		{name: "of a volume that is encrypted otherwise", base: snapshot, edit: `spec: {encryption: LUKS1}`, field: "spec.encryption", want: `supported values: "LUKS2"`},
 		{name: "of a volume that is encrypted later", base: snapshot, update: `spec: {encryption: LUKS2}`, field: "spec", want: immutable},
+		{name: "of a volume with a trailer later", base: snapshot, update: `spec: {trailer: true}`, field: "spec", want: immutable},
+		{name: "of a volume without a trailer later", base: snapshot, edit: `spec: {trailer: true}`, update: `spec: {trailer: null}`, field: "spec", want: immutable},
 		{name: "no spec", base: snapshot, edit: `spec: null`, field: "spec", want: "Required value"},
 		{name: "no uuid", base: snapshot, edit: `spec: {uuid: null}`, field: "spec.uuid", want: "Required value"},
 		{name: "no volume", base: snapshot, edit: `spec: {volume: null}`, field: "spec.volume", want: "Required value"},

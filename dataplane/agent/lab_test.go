@@ -179,9 +179,9 @@ func (l *lab) create(n int, changes ...func(*v1alpha1.NvmfReplica)) {
 	l.Expect(l.admin.Create(l.t.Context(), v)).To(Succeed())
 }
 
-func (l *lab) createSnapshot(n int, volume string) {
+func (l *lab) createSnapshot(n int, volume string, change ...func(*v1alpha1.NvmfSnapshot)) {
 	l.t.Helper()
-	s := testSnapshot(n, volume)
+	s := testSnapshot(n, volume, change...)
 	s.Name, s.Spec.Node, s.Generation = l.name(n), l.node, 0
 	s.Finalizers = []string{v1alpha1.EngineFinalizer}
 	l.Expect(l.admin.Create(l.t.Context(), s)).To(Succeed())

@@ -56,7 +56,7 @@ func (l *lab) orphan(n int) v1alpha1.Orphan {
 func described(v *v1alpha1.NvmfReplica) {
 	v.Spec.VolumeUID, v.Spec.VolumeGeneration = "volume-uid", 4
 	v.Spec.Description = &v1alpha1.VolumeDescription{
-		Replicas: 1, Members: []v1alpha1.VolumeMember{{Name: v.Name, UUID: v.Spec.UUID, Node: nodeName}}, Encryption: v1alpha1.EncryptionLUKS2,
+		Replicas: 1, Members: []v1alpha1.VolumeMember{{Name: v.Name, UUID: v.Spec.UUID, Node: nodeName}}, Encryption: v1alpha1.EncryptionLUKS2, Trailer: true,
 		PersistentVolume: &v1alpha1.PersistentVolumeDescription{Name: "pv-data", ClaimNamespace: "databases", ClaimName: "data", StorageClass: "fast",
 			AccessModes: []string{"ReadWriteOnce"}, VolumeMode: "Filesystem", FSType: "xfs", StageSecret: &v1alpha1.DescribedSecret{Namespace: "secrets", Name: "key"}},
 	}
@@ -87,7 +87,7 @@ func newNoted(t *testing.T) (*lab, *Reconciler) {
 	l.create(2)
 	l.reconcile(r)
 	l.change(1, func(v *v1alpha1.NvmfReplica) { v.Spec.Used = true })
-	l.createSnapshot(3, l.name(1))
+	l.createSnapshot(3, l.name(1), func(s *v1alpha1.NvmfSnapshot) { s.Spec.Trailer = true })
 	l.noting(r)
 	return l, r
 }
@@ -116,11 +116,11 @@ func TestWhatIsLostIsDescribed(t *testing.T) {
 	l.Expect(data).To(And(HaveField("Name", l.name(1)), HaveField("Undescribed", "")))
 	l.Expect(*data.Description).To(And(
 		HaveField("Volume", volumeOf("v1")), HaveField("VolumeUUID", uuid(1)), HaveField("VolumeUID", "volume-uid"), HaveField("Target", "fast"),
-		HaveField("Used", true), HaveField("Encryption", v1alpha1.EncryptionLUKS2), HaveField("Replicas", int32(1)), HaveField("Members", HaveLen(1)),
+		HaveField("Used", true), HaveField("Encryption", v1alpha1.EncryptionLUKS2), HaveField("Trailer", true), HaveField("Replicas", int32(1)), HaveField("Members", HaveLen(1)),
 		HaveField("PersistentVolume.ClaimName", "moved"), HaveField("PersistentVolume.StageSecret.Name", "key")))
 	l.Expect(data.Description.Size.String()).To(Equal("10Gi"))
-	l.Expect(plain).To(And(HaveField("Name", l.name(2)), HaveField("Description.Volume", volumeOf("v2")), HaveField("Description.PersistentVolume", BeNil())))
-	l.Expect(snap).To(And(HaveField("Kind", v1alpha1.OrphanSnapshot), HaveField("Name", l.name(3)), HaveField("Replica", l.name(1)), HaveField("Description.Volume", volumeOf(l.name(1)))))
+	l.Expect(plain).To(And(HaveField("Name", l.name(2)), HaveField("Description.Volume", volumeOf("v2")), HaveField("Description.Trailer", false), HaveField("Description.PersistentVolume", BeNil())))
+	l.Expect(snap).To(And(HaveField("Kind", v1alpha1.OrphanSnapshot), HaveField("Name", l.name(3)), HaveField("Replica", l.name(1)), HaveField("Description.Volume", volumeOf(l.name(1))), HaveField("Description.Trailer", true)))
 	l.Expect(l.state().Exports).To(BeEmpty(), "nobody asked for it")
 	l.target.ForgetCalls()
 	l.noting(r)

@@ -23,7 +23,7 @@ func fullNote() Note {
 		Connection: &v1alpha1.Connection{Transports: []v1alpha1.TransportType{v1alpha1.TransportTCP}, IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1},
 		QoS:        &v1alpha1.VolumeQoS{IOPS: new(int64(2000))},
 		VolumeDescription: v1alpha1.VolumeDescription{
-			Replicas: 1, Members: []v1alpha1.VolumeMember{{Name: "v-0", UUID: "00000000-0000-4000-8000-000000000001", Node: "a"}}, Zones: []string{"z"}, Encryption: v1alpha1.EncryptionLUKS2,
+			Replicas: 1, Members: []v1alpha1.VolumeMember{{Name: "v-0", UUID: "00000000-0000-4000-8000-000000000001", Node: "a"}}, Zones: []string{"z"}, Encryption: v1alpha1.EncryptionLUKS2, Trailer: true,
 			PersistentVolume: &v1alpha1.PersistentVolumeDescription{Name: "pv", MountOptions: []string{"noatime"}, StageSecret: &v1alpha1.DescribedSecret{Namespace: "n", Name: "s"}},
 		},
 	}}

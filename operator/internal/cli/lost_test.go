@@ -453,7 +453,7 @@ func TestUnknownData(t *testing.T) {
 // orphanedSnapshot of volume data.
 func orphanedSnapshot() v1alpha1.Orphan {
 	return v1alpha1.Orphan{UUID: "u-s", Kind: v1alpha1.OrphanSnapshot, Name: "snap", Replica: "data-0", Device: "eui", Size: resource.MustParse("100Gi"), Description: &v1alpha1.OrphanDescription{
-		Volume: "data", VolumeDescription: v1alpha1.VolumeDescription{Encryption: v1alpha1.EncryptionLUKS2}}}
+		Volume: "data", VolumeDescription: v1alpha1.VolumeDescription{Encryption: v1alpha1.EncryptionLUKS2, Trailer: true}}}
 }
 
 // A snapshot names its volume: where that can be either of two, it would show up as the wrong one's.
@@ -486,7 +486,7 @@ func TestRecoverOfLostSnapshots(t *testing.T) {
 	r.said("NvmfSnapshot snap created", "snapshotHandle snap")
 	s := &v1alpha1.NvmfSnapshot{}
 	r.do(r.api.Get(r.ctx, client.ObjectKey{Name: "snap"}, s))
-	if !s.Spec.Taken || s.Spec.UUID != "u-s" || s.Spec.Volume != "data" || s.Spec.Replica != "data-0" || s.Spec.Node != "a" || s.Spec.Encryption != v1alpha1.EncryptionLUKS2 {
+	if !s.Spec.Taken || s.Spec.UUID != "u-s" || s.Spec.Volume != "data" || s.Spec.Replica != "data-0" || s.Spec.Node != "a" || s.Spec.Encryption != v1alpha1.EncryptionLUKS2 || !s.Spec.Trailer {
 		t.Errorf("got %+v", s.Spec)
 	}
 }
@@ -495,6 +495,7 @@ func TestRecoverOfLostSnapshots(t *testing.T) {
 func TestRecoverOfALostVolumeGoesOn(t *testing.T) {
 	r := newLostRig(t, map[string][]v1alpha1.Orphan{"a": {func() v1alpha1.Orphan {
 		o := orphaned("data", "u-data")
+		o.Description.Trailer = true
 		o.Description.Encryption, o.Description.PersistentVolume.StageSecret = v1alpha1.EncryptionLUKS2, &v1alpha1.DescribedSecret{Namespace: "keys", Name: "key"}
 		return o
 	}()}})
@@ -514,6 +515,9 @@ func TestRecoverOfALostVolumeGoesOn(t *testing.T) {
 	r.do(r.api.Get(r.ctx, client.ObjectKey{Name: "pv-data"}, pv))
 	r.do(r.api.Delete(r.ctx, pv))
 	v := r.volume("data")
+	if !v.Spec.Trailer {
+		t.Error("the volume has no trailer any more")
+	}
 	delete(v.Annotations, recoveredKey)
 	r.do(r.api.Update(r.ctx, v))
 	r.leavesOut(recoverOptions{}, "nv/data (only by name)")
