@@ -50,8 +50,8 @@ func limitsIn(q *v1alpha1.VolumeQoS) engine.QoS {
 	}
 }
 
-// checkLimits of a volume: where hosts can use it, they are in force. While hosts wait for SPDK to change a volume, they
-// are lifted.
+// checkLimits of a volume: where hosts can use it, they are in force. While hosts wait for SPDK to change a volume, it
+// has none.
 func (w *world) checkLimits(v *volume) {
 	w.Helper()
 	if v.idle() {

@@ -155,8 +155,8 @@ func TestNoCallOutlivesTheMirror(t *testing.T) {
 
 // another attachment holds the mirror.
 func (r running) another() {
-	r.api.mirror.Record.Epoch++
-	r.api.mirror.Record.Holder = "the next"
+	r.api.mirror.Epoch++
+	r.api.mirror.Holder = "the next"
 }
 
 // A record that is being recovered ends its mirror, although the headers are foreign to it: somebody has decided that.
