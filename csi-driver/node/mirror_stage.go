@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/mirror"
@@ -75,14 +76,11 @@ func (st staging) decidedByAPerson(err error) error {
 
 // keep gives what keeps the volume's mirror for the attachment, after everything of an earlier one is gone.
 func (st staging) keep(ctx context.Context) (*mirrored, error) {
+	if err := st.formerStopped(ctx); err != nil {
+		return nil, err
+	}
 	if m := st.mirrors.of(st.volume); m != nil {
-		if m.attachment == st.at.Attachment && m.seen().Phase != keeper.Stopped {
-			return m, nil
-		}
-		if err := m.stopped(ctx); err != nil {
-			return nil, fmt.Errorf("%w: %w", fabrics.ErrPast, err)
-		}
-		m.forget()
+		return m, nil
 	}
 	past, err := st.past(ctx)
 	if err != nil {
@@ -94,6 +92,21 @@ func (st staging) keep(ctx context.Context) (*mirrored, error) {
 		}
 	}
 	return st.mirror(ctx, st.volume, st.at), nil
+}
+
+// formerStopped waits until nothing is left of a mirror that is kept here for another attachment, or to be taken away:
+// what it still deletes must not be what this attachment makes. It fails with fabrics.ErrPast when the context ends
+// before.
+func (st staging) formerStopped(ctx context.Context) error {
+	m := st.mirrors.of(st.volume)
+	if m == nil || m.attachment == st.at.Attachment && m.seen().Phase != keeper.Stopped {
+		return nil
+	}
+	if err := m.stopped(ctx); err != nil {
+		return fmt.Errorf("%w: %w", fabrics.ErrPast, err)
+	}
+	m.forget()
+	return nil
 }
 
 // past tells whether this machine has anything of the volume that is not of this attachment: a device, or a connection
@@ -133,17 +146,14 @@ func (st staging) past(ctx context.Context) (bool, error) {
 // clearMirror takes away what is left of a volume's mirror and its connections, as a keeper does that holds it no
 // more.
 func (s *Service) clearMirror(ctx context.Context, volume string, at attached) error {
-	if former := s.mirrors.of(volume); former != nil {
-		if err := former.stopped(ctx); err != nil {
-			return err
-		}
-		former.forget()
-	}
 	logr.FromContextOrDiscard(ctx).Info("Removing the rest of a mirror", "volume", volume)
 	at.Attachment = nobody
 	m := s.mirror(ctx, volume, at)
-	defer m.forget()
-	return m.stopped(ctx)
+	if err := m.stopped(ctx); err != nil {
+		return err // it goes on, and formerStopped waits for it
+	}
+	m.forget()
+	return nil
 }
 
 // firstHeader is what the header of a replica in sync says of the data before anything is formatted. One that is there
@@ -269,30 +279,48 @@ func (s *Service) KeepMirrors(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var all sync.WaitGroup
 	for _, volume := range volumes {
+		if err := s.keepAgain(ctx, volume); busy(err) {
+			all.Go(func() {
+				_ = wait.PollUntilContextCancel(ctx, mirrorRetry, false, func(ctx context.Context) (bool, error) {
+					return !busy(s.keepAgain(ctx, volume)), nil
+				})
+			})
+		}
+	}
+	all.Go(func() { s.followMovers(ctx, volumes) })
+	s.tellOfControllers(ctx)
+	all.Wait()
+	return nil
+}
+
+// keepAgain the mirror of a volume, if there is any of it. A call for the volume that is in progress may make another
+// keeper, or end it all.
+func (s *Service) keepAgain(ctx context.Context, volume string) error {
+	_, err := call(ctx, s, "keeping", volume, func(ctx context.Context) (*struct{}, error) {
 		at, err := s.records().get(volume)
 		if err != nil || !at.Mirrored || s.mirrors.of(volume) != nil {
-			continue
+			return nil, nil //nolint:nilerr // whoever stages or unstages it says so
 		}
 		if here, err := s.connected(volume, at); err == nil && !here {
 			if _, err := s.mirrorOf(at.UUID); errors.Is(err, fabrics.ErrNotFound) {
-				continue // this machine was restarted
+				return nil, nil // this machine was restarted
 			}
 		}
 		s.mirror(ctx, volume, at)
-	}
-	var movers sync.WaitGroup
-	movers.Go(func() { s.followMovers(ctx, volumes) })
-	s.tellOfControllers(ctx)
-	movers.Wait()
-	return nil
+		return nil, nil
+	})
+	return err
 }
 
 // LeaveMirrors ends all keepers as the end of the process does: it waits for what the kernel still does for them, and
 // leaves what the kernel has as it is.
 func (s *Service) LeaveMirrors() {
 	for _, m := range s.mirrors.list() {
-		m.forget()
-		m.outlive()
+		m.cancel()
+		<-m.ended
+		m.tasks.Wait()
+		s.mirrors.remove(m)
 	}
 }

@@ -210,21 +210,10 @@ func (m *mirrored) stopped(ctx context.Context) error {
 	return m.wait(ctx, func(s keeper.Status) (bool, error) { return s.Phase == keeper.Stopped, nil })
 }
 
-// forget the mirror: its keeper ends, and the kernel keeps what it has. Nothing else is made of the volume before all
-// calls for this keeper have ended.
+// forget the mirror, once it has stopped: no call is made for it any more.
 func (m *mirrored) forget() {
 	m.cancel()
 	<-m.ended
-	if m.seen().Phase == keeper.Stopped {
-		m.mirrors.remove(m)
-		return
-	}
-	go m.outlive()
-}
-
-// outlive the calls in the kernel.
-func (m *mirrored) outlive() {
-	m.tasks.Wait()
 	m.mirrors.remove(m)
 }
 

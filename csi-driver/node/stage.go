@@ -164,10 +164,14 @@ func (st staging) onlyHere() error {
 	return nil
 }
 
-// leaveFormer takes away the connections of replicas that an earlier attachment was staged with and that are no longer
-// members: Connect clears the past of members alone, and the record that names these is about to be replaced. It fails
-// with fabrics.ErrPast when they are not gone before the context ends.
+// leaveFormer waits until nothing is left of a mirror of an earlier attachment. It takes away the connections of
+// replicas that an earlier attachment was staged with and that are no longer members: Connect clears the past of members
+// alone, and the record that names these is about to be replaced. It fails with fabrics.ErrPast when all that is not
+// gone before the context ends.
 func (st staging) leaveFormer(ctx context.Context) error {
+	if err := st.formerStopped(ctx); err != nil {
+		return err
+	}
 	was, err := st.records().get(st.volume)
 	if unrecorded(err) {
 		return nil

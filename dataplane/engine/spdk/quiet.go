@@ -361,9 +361,14 @@ func (s *session) lift(of served) error {
 // limitAgain the volume of a subsystem whose limits were lifted. Where that fails, whoever compares them with what is
 // asked sets them again.
 func (s *session) limitAgain(nqn string) {
+	patience, cancel := context.WithTimeout(s.ctx, drainPatience)
+	defer cancel()
 	lifted, err := s.readQuiet(nqn)
 	if err == nil && lifted != nil {
-		_, err = spdkrpc.Call(s.ctx, s.conn, *lifted)
+		_, err = spdkrpc.Call(patience, s.conn, *lifted)
+	}
+	if err == nil && lifted != nil {
+		err = s.recordQuiet(nqn, nil) // they may be changed from now on, also if hosts cannot be woken yet
 	}
 	if err != nil {
 		logr.FromContextOrDiscard(s.ctx).Error(err, "The limits of a volume were lifted while SPDK changed it, and are missing until they are set again", "nqn", nqn)

@@ -608,10 +608,41 @@ func (k kernelLegs) Delete(_ context.Context, replica string) error {
 
 type kernelHeaders struct{ n *node }
 
-// Read a header. A leg that hangs is an error here, where the real one waits: the caller is in the background.
+// hanging ends a task that waits in the kernel. It begins again later.
+type hanging struct{}
+
+// patiently run a task, which may hang.
+func (n *node) patiently(f func()) func() {
+	return func() {
+		defer func() {
+			switch r := recover(); r {
+			case nil:
+			case hanging{}:
+				n.tasks = append(n.tasks, n.patiently(f))
+			default:
+				panic(r)
+			}
+		}()
+		f()
+	}
+}
+
+// answers fails if a replica is not connected to. It hangs while a leg does.
+func (k kernelHeaders) answers(replica string) error {
+	l := k.n.legs[replica]
+	if l == nil {
+		return fmt.Errorf("%s is not connected", replica)
+	}
+	if !l.live {
+		panic(hanging{})
+	}
+	return nil
+}
+
+// Read a header.
 func (k kernelHeaders) Read(_ context.Context, replica string) (mirror.Header, error) {
-	if l := k.n.legs[replica]; l == nil || !l.live {
-		return mirror.Header{}, fmt.Errorf("%s does not answer", replica)
+	if err := k.answers(replica); err != nil {
+		return mirror.Header{}, err
 	}
 	h := k.n.w.targets[replica].disk.header
 	if k.n.w.faults.trustsStale && k.n.w.restored {
@@ -624,9 +655,8 @@ func (k kernelHeaders) Read(_ context.Context, replica string) (mirror.Header, e
 }
 
 func (k kernelHeaders) Write(_ context.Context, replica string, h mirror.Header) error {
-	l := k.n.legs[replica]
-	if l == nil || !l.live {
-		return fmt.Errorf("%s does not answer", replica)
+	if err := k.answers(replica); err != nil {
+		return err
 	}
 	k.n.w.targets[replica].disk.header = h
 	k.n.w.targets[replica].wrote = true

@@ -5,6 +5,7 @@ package keeper
 import (
 	"context"
 	"errors"
+	"slices"
 )
 
 // leave a mirror that this attachment does not hold any more. A write that one leg has and another has not must not be
@@ -15,7 +16,8 @@ import (
 // never let go of while a user is left.
 func (k *Keeper) leave(v *view) Status {
 	waits := Status{Phase: Leaving, Next: retry}
-	if ready, err := k.read(v, v.inUse()); err != nil || !ready {
+	answering := slices.DeleteFunc(v.inUse(), func(replica string) bool { return !v.live(replica) })
+	if ready, err := k.read(v, answering); err != nil || !ready {
 		waits.Err = err
 		return waits // a header may say that the record is the past
 	}

@@ -153,6 +153,19 @@ func TestNoCallOutlivesTheMirror(t *testing.T) {
 	}
 }
 
+// A mirror that another attachment holds is left, although a header is being read that does not answer.
+func TestAMirrorIsLeftWhileAHeaderHangs(t *testing.T) {
+	r := startRunning(t)
+	r.want("running", in(Running))
+	r.another()
+	r.n.plugin.Step(t.Context())
+	if len(r.n.tasks) == 0 {
+		t.Fatal("no header is read")
+	}
+	r.targets[mirror.InSync(r.api.mirror.Record)[1]].crash()
+	r.want("stopped", in(Stopped))
+}
+
 // another attachment holds the mirror.
 func (r running) another() {
 	r.api.mirror.Epoch++

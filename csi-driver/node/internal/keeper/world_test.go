@@ -318,7 +318,7 @@ func (n *node) keep() {
 	n.plugin = &Keeper{Attachment: n.attachment, Mode: mode, Record: &records{n: n}, Legs: kernelLegs{n}, Array: kernelArray{n},
 		Headers: kernelHeaders{n}, Top: kernelTop{n}, Users: kernelUsers{n}, Agents: agents{n},
 		Now: func() time.Time { return n.w.now }, NewMark: func() string { return n.w.id("mark") },
-		Spawn: func(f func()) { n.tasks = append(n.tasks, f) }}
+		Spawn: func(f func()) { n.tasks = append(n.tasks, n.patiently(f)) }}
 }
 
 // kill the node plugin. What it had asked of the kernel happens or not.
