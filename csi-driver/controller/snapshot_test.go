@@ -199,14 +199,16 @@ func TestACopyWhoseSourceWentAway(t *testing.T) {
 	id := newVolume(t, s, st, "v")
 	snap := newSnapshot(t, s, "snap", id).SnapshotId
 	agents[st.nodes[0]].NoSources()
+	g := NewWithT(t)
 
 	// What the agent does not find may still come, while the API server has it or does not say.
 	await := func(name string, source *csi.VolumeContentSource) *csi.CreateVolumeRequest {
 		t.Helper()
 		req := createRequest(st, own(t, name), gi)
 		req.VolumeContentSource = source
-		err := inVain(t, func(ctx context.Context) error { _, err := s.CreateVolume(ctx, req); return err })
-		expectError(t, err, codes.Unavailable, "SourceNotReady")
+		g.Eventually(func() error { // the agent takes its time to say so
+			return inVain(t, func(ctx context.Context) error { _, err := s.CreateVolume(ctx, req); return err })
+		}).WithTimeout(enough).Should(MatchError(ContainSubstring("SourceNotReady")))
 		return req
 	}
 	restore, clone := await("restore", ofSnapshot(snap)), await("clone", ofVolume(id))
