@@ -165,9 +165,9 @@ func (st staging) onlyHere() error {
 }
 
 // leaveFormer waits until nothing is left of a mirror of an earlier attachment. It takes away the connections of
-// replicas that an earlier attachment was staged with and that are no longer members: Connect clears the past of members
-// alone, and the record that names these is about to be replaced. It fails with fabrics.ErrPast when all that is not
-// gone before the context ends.
+// replicas that an earlier attachment was staged with and that are no longer members: Connect clears the past of
+// members alone, and the record that names these is about to be replaced. It fails with fabrics.ErrPast when all that
+// is not gone before the context ends.
 func (st staging) leaveFormer(ctx context.Context) error {
 	if err := st.formerStopped(ctx); err != nil {
 		return err
