@@ -55,7 +55,8 @@ type NvmfMirrorSpec struct {
 	MoverWaiting string `json:"moverWaiting,omitempty"`
 	// Dirty is true from the moment a holder starts the mirror until it has stopped it cleanly. Members of a dirty
 	// mirror can differ in writes that were not acknowledged: the next start makes them equal before the device is
-	// used. A mover writes nothing new, and leaves Dirty as it was. Default false.
+	// used. A mover writes nothing new, and leaves Dirty as it was. Dirty also becomes true when an agent suspects that
+	// the API was restored. Default false.
 	// +optional
 	Dirty bool `json:"dirty,omitempty"`
 	// Recovering is true from the moment when the CSI controller begins to recover the record until it has. What the
@@ -216,8 +217,9 @@ type MirrorMember struct {
 	// +optional
 	DeclaredCurrent int64 `json:"declaredCurrent,omitempty"`
 	// Suspect is true for a member of which it is not known whether a former holder's kernel went on without it, or
-	// with it alone, because the former attachment did not end cleanly. No suspect is used as the only source until the
-	// next start has compared all of them. Default false.
+	// with it alone, because the former attachment did not end cleanly, or because the holder found that the record is
+	// older than the headers. No suspect is used as the only source, nor removed, until the next start has compared all
+	// of them. Default false.
 	// +optional
 	Suspect bool `json:"suspect,omitempty"`
 	// Foreign is true for a member that the holder does not take back, because its header or its metadata has a history

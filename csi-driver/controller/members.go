@@ -141,7 +141,7 @@ func (s *Service) step(ctx context.Context, id string) (outcome, error) {
 		return outcome{}, err
 	}
 	for _, try := range []func(context.Context, *arrangement) (outcome, error){
-		s.recover, s.keepPromoted, s.eraseRetired, s.endMove, s.adopt, s.noteLoss, s.endReplacement, s.mayChange, s.convert, s.changeRecord, s.retire, s.unlist,
+		s.recover, s.doubtRestored, s.keepPromoted, s.eraseRetired, s.endMove, s.adopt, s.noteLoss, s.endReplacement, s.mayChange, s.convert, s.changeRecord, s.retire, s.unlist,
 	} {
 		if did, err := try(ctx, a); err != nil || did != (outcome{}) {
 			return did, err

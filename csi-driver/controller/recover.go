@@ -169,6 +169,17 @@ func (s *Service) doubt(ctx context.Context, a *arrangement) (outcome, error) {
 	return changed, err
 }
 
+// doubtRestored records that the record may be the past, as long as an agent says so: when the restore is declared, it
+// says so no longer, and a member that has data that the record does not know of could leave.
+func (s *Service) doubtRestored(ctx context.Context, a *arrangement) (outcome, error) {
+	if a.record == nil || a.record.Dirty || !suspectsRestore(&a.replicatedVolume) {
+		return outcome{}, nil
+	}
+	klog.FromContext(ctx).Info("An agent suspects a restore of the API: the next start compares the replicas", "volume", a.Name)
+	_, err := s.changeMirror(ctx, a.NvmfVolume, func(r mirror.Record) (mirror.Record, error) { return mirror.Uncertain(r), nil })
+	return changed, err
+}
+
 // endAll attachments of a volume, by which nobody holds the record any more.
 func (s *Service) endAll(ctx context.Context, a *arrangement) (outcome, error) {
 	klog.FromContext(ctx).Info("Ending the attachments of a volume whose record is recovered", "volume", a.Name, "nodes", published(a.NvmfVolume))

@@ -327,6 +327,22 @@ func TestARequestOfTheBackupLosesNothing(t *testing.T) {
 	}
 }
 
+// A restore that an agent suspects is recorded, and stays so when a person declares it: the next start compares.
+func TestASuspicionOutlivesItsDeclaration(t *testing.T) {
+	m := newWrittenAndDetached(t, true)
+	dirty := func() bool { return mirrorOf(t, m.id).Spec.Dirty }
+	silence(t, volume(t, m.id).Spec.Members[1].Node)
+	m.until(func(g Gomega) { g.Expect(dirty()).To(BeFalse()) })
+	m.suspects(1, metav1.ConditionTrue, v1alpha1.ReasonRestoreSuspected)
+	m.until(func(g Gomega) { g.Expect(dirty()).To(BeTrue()) })
+	is := mirrorOf(t, m.id).ResourceVersion
+	m.suspects(1, metav1.ConditionFalse, v1alpha1.ReasonAsExpected)
+	m.until(func(g Gomega) { g.Expect(replicaOf(t, m.name(1)).RestoreSuspected()).To(BeFalse()) })
+	if mirrorOf(t, m.id).ResourceVersion != is {
+		t.Error("it was written again")
+	}
+}
+
 // permitsNothing: the request has become one that neither loses data nor ends attachments.
 func (m *moves) permitsNothing() {
 	m.t.Helper()

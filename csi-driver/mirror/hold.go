@@ -112,6 +112,19 @@ func (h Holder) Start(r Record, all []Found) (Record, error) {
 	return next, h.stamp(&next, marks)
 }
 
+// Distrust a record that is older than the headers: the API was restored. The kernel goes on meanwhile, and drops
+// members, or copies to others, of which nothing is recorded. So none of them leaves before they have been compared.
+func (h Holder) Distrust(r Record) (Record, error) {
+	if err := h.holds(r); err != nil {
+		return Record{}, err
+	}
+	next := Uncertain(r)
+	for i := range next.Members {
+		next.Members[i].Suspect = true
+	}
+	return next, nil
+}
+
 // Lost records that a member is given up. Once it is stored and the headers of those that stay are written, the kernel
 // may go on without the member. The last one in sync is never given up: ErrLast.
 func (h Holder) Lost(r Record, replica, reason string, marks map[string]string) (Record, error) {

@@ -75,6 +75,30 @@ func TestHold(t *testing.T) {
 	}
 }
 
+// A record of which a holder, or an agent, finds that it may be the past: no member leaves by it, nor is one taken for
+// the only source, before all have been compared.
+func TestRecordsOfThePast(t *testing.T) {
+	r := record(t, "clean "+next+"|a=InSync,b=Returning/5,c=Filling-")
+	distrusted, err := holder.Distrust(r)
+	if want := next + "|a=InSync?,b=Returning/5?,c=Filling?"; err != nil || show(distrusted) != want || !distrusted.Dirty || distrusted.Epoch != r.Epoch {
+		t.Errorf("got %s, %v", String(distrusted), err)
+	}
+	if _, err := (Holder{former, "new", now}).Distrust(r); !errors.Is(err, ErrNotHolder) {
+		t.Errorf("another holder: %v", err)
+	}
+	if left := Begin(distrusted); Idle(left, left.Members[2]) {
+		t.Error("a member may leave of which it is not known what it has")
+	}
+	detached := record(t, "|a=InSync-,b=InSync")
+	only := []Confirmation{{Replica: Replica{Name: "b", UID: "u-b"}}}
+	if admitted, err := Admit(detached, next, only, now); err != nil || StateOf(admitted, "a") != v1alpha1.MemberOut {
+		t.Errorf("of equal members, one is enough: %s, %v", String(admitted), err)
+	}
+	if _, err := Admit(Uncertain(detached), next, only, now); !errors.Is(err, ErrNeedsPerson) {
+		t.Errorf("one that may lack data is the only source: %v", err)
+	}
+}
+
 // A header may have the mark that was read, or the new one, until it is read again.
 func TestMarks(t *testing.T) {
 	r := record(t, next+"|a=InSync,b=InSync")

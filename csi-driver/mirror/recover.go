@@ -52,6 +52,15 @@ func Doubt(r Record) Record {
 	return next
 }
 
+// Uncertain is the record once an agent suspects that the API was restored: as after an unclean end, only the next
+// start, which reads the headers, tells which members have everything. Until then none is taken for equal to another
+// one, and none that may have more leaves. A person who declares the restore to the agents has seen no header.
+func Uncertain(r Record) Record {
+	next := clone(r)
+	next.Dirty = true
+	return next
+}
+
 // Renew the members of a record that is being recovered: they are the volume's replicas as these are now. An object
 // that was restored has another UID than the record knows, and a replica may have joined or not yet joined the record
 // of the backup. Their headers tell what they have. A record that knows them all stays as it is. It fails with ErrHeld,

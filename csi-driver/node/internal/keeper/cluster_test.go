@@ -33,6 +33,8 @@ func (w *world) controller() {
 	}
 	w.rotate(v.Record)
 	switch {
+	case w.suspected(v) && !v.Dirty:
+		store(mirror.Uncertain(v.Record))
 	case v.Holder != "" && v.Holder != w.api.wish:
 		if w.left(v.Holder) {
 			w.api.since = w.now
@@ -363,6 +365,14 @@ func (w *world) recover() {
 		doubtful = doubtful || !slices.Contains(m.Marks, mark) && (len(m.Marks) > 0 || mark != mirror.NoMark)
 	}
 	w.api.history = nil
+	// The controller has seen the agents' suspicions before a person declares the restore.
+	if slices.ContainsFunc(w.api.mirror.Members, func(m mirror.Member) bool {
+		r := w.api.replicas[m.Replica]
+		return r == nil || r.version < w.targets[m.Replica].seen
+	}) {
+		w.api.mirror.Record = mirror.Uncertain(w.api.mirror.Record)
+		w.api.mirror.ResourceVersion = fmt.Sprint(w.api.bump())
+	}
 	for _, name := range sorted(w.targets) {
 		t := w.targets[name]
 		// The versions go on from what the agents have seen.
@@ -427,10 +437,11 @@ func (w *world) recoverRecord(from func(headers map[string]mirror.Header) (mirro
 		return false
 	}
 	next, err := from(headers)
-	if err != nil && w.ranLast() != "" {
-		// The headers are not enough: one was lost before it was written. A person chooses.
+	if err != nil {
+		// The headers are not enough: one was lost before it was written, or is of a member that the record does not
+		// know. A person chooses; where no kernel ever ran, all members are equal.
 		w.tally["chosen in a recovery"]++
-		next, err = mirror.Choose(w.api.mirror.Record, w.ranLast(), headers, w.now)
+		next, err = mirror.Choose(w.api.mirror.Record, cmp.Or(w.ranLast(), w.api.mirror.Members[0].Replica), headers, w.now)
 	}
 	if err != nil {
 		w.wrong("the record cannot be recovered: %v", err)

@@ -296,9 +296,13 @@ func (k *Keeper) act(ctx context.Context, v *view) Status {
 // ofThePast changes nothing: what runs, or is being made, goes on, and waits for a person, as does a clean end, which
 // has to be recorded. If nothing ran and nothing is to, because the volume is unstaged or the record has another
 // holder, the connections go, so that the volume can be detached; the record stays as it is, but for members that are
-// foreign to it.
+// foreign to it, and for the word that it cannot be trusted.
 func (k *Keeper) ofThePast(ctx context.Context, v *view, past error) Status {
-	past = errors.Join(past, k.refuseForeign(ctx, v))
+	if foreign := k.foreign(v); foreign != nil {
+		past = errors.Join(past, k.refuse(ctx, v, *foreign))
+	} else {
+		past = errors.Join(past, k.distrust(ctx, v))
+	}
 	waits := Status{Phase: k.phase(v), Err: past}
 	if v.array.Exists || v.making || k.clean || k.Mode != Stop && v.Holder == k.Attachment {
 		return waits
@@ -335,16 +339,25 @@ func (k *Keeper) past(v *view) error {
 	return nil
 }
 
-// refuseForeign records of a member whose header the record does not know that it is refused, one member at a time. Of
-// one in sync there is nothing to record: it is the record that is the past then.
-func (k *Keeper) refuseForeign(ctx context.Context, v *view) error {
-	for _, m := range v.Members {
+// foreign is a member to be refused, because the record does not know its header; nil if there is none. If such a one
+// is in sync, it is the record that is the past.
+func (k *Keeper) foreign(v *view) *mirror.Member {
+	for i, m := range v.Members {
 		h, read := k.headers[m.Replica]
 		if read && !v.Recovering && k.refusable(v, m) && mirror.Check(v.Record, m.Replica, h) != nil {
-			return k.refuse(ctx, v, m)
+			return &v.Members[i]
 		}
 	}
 	return nil
+}
+
+// distrust a record by which this attachment holds a mirror that runs, and that is the past. If it was only read late,
+// it is not stored.
+func (k *Keeper) distrust(ctx context.Context, v *view) error {
+	if v.Holder != k.Attachment || v.Recovering || !v.array.Exists || !slices.ContainsFunc(v.Members, func(m mirror.Member) bool { return !m.Suspect }) {
+		return nil
+	}
+	return k.swap(ctx, v, func(h mirror.Holder) (mirror.Record, error) { return h.Distrust(v.Record) }).Err
 }
 
 func (k *Keeper) refusable(v *view, m mirror.Member) bool {

@@ -112,7 +112,7 @@ func (a *array) active() []string {
 func (a *array) degraded() bool { return len(a.inSync()) < a.disks }
 
 func (a *array) superblock() superblock {
-	s := superblock{valid: true, array: a.id, events: a.events, dirty: true, faulty: map[string]bool{}, active: map[string]bool{}, copying: map[string]bool{}}
+	s := superblock{valid: true, array: a.id, events: a.events, disks: a.disks, dirty: true, faulty: map[string]bool{}, active: map[string]bool{}, copying: map[string]bool{}}
 	for name, state := range a.members {
 		s.faulty[name] = state == MemberFaulty
 		s.active[name] = state == MemberInSync
@@ -427,7 +427,7 @@ func (k kernelArray) Assemble(_ context.Context, replicas []string) error {
 	if k.n.array != nil {
 		return errors.New("there is an array already")
 	}
-	a := &array{n: k.n, members: map[string]MemberState{}, disks: max(2, len(replicas)), cursor: map[string]int{}, whole: map[string]bool{}}
+	a := &array{n: k.n, members: map[string]MemberState{}, cursor: map[string]int{}, whole: map[string]bool{}}
 	var newest superblock
 	for _, replica := range replicas {
 		if l := k.n.legs[replica]; l == nil || !l.live {
@@ -446,7 +446,7 @@ func (k kernelArray) Assemble(_ context.Context, replicas []string) error {
 		}
 	}
 	a.durable = a.bitmap
-	a.id, a.events = newest.array, newest.events
+	a.id, a.events, a.disks = newest.array, newest.events, max(2, newest.disks, len(replicas))
 	if !newest.valid {
 		w.arrays++
 		a.id = w.arrays

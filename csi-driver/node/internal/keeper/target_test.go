@@ -18,6 +18,7 @@ type superblock struct {
 	valid  bool
 	array  int
 	events int
+	disks  int // that the array has places for
 	dirty  bool
 	// faulty, active and copying members, as the kernel that wrote this saw them.
 	faulty, active, copying map[string]bool

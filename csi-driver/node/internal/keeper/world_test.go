@@ -366,7 +366,8 @@ func (n *node) step() {
 		n.said = append(n.said, text)
 		w.say("%s: %s", n.name, text)
 	}
-	n.needsPerson = errors.Is(status.Err, mirror.ErrNeedsPerson)
+	settled := status.Phase == Running || status.Phase == Stopped
+	n.needsPerson = errors.Is(status.Err, mirror.ErrNeedsPerson) || n.needsPerson && !settled // also while it asks again
 	n.alone = !mirror.Whole(status.Record) && (n.alone || errors.Is(status.Err, mirror.ErrForeign) && !errors.Is(status.Err, ErrPast))
 	if status.Phase == Stopped {
 		w.say("%s has left", n.name)
