@@ -176,6 +176,9 @@ func (w *world) move(v Version, store func(mirror.Record)) {
 	}
 	switch {
 	case spare != "" && retired == nil && len(v.Members) < 3:
+		if w.restored {
+			return // a new replica has a name that none had before, and here are but three
+		}
 		if _, exists := mirror.Get(w.api.mirror.Record, spare); exists || w.inUse(spare) {
 			return
 		}
@@ -285,6 +288,9 @@ func (w *world) endReplacement(why string) {
 
 // add a replica, as the replacement of the one that is lost.
 func (w *world) add(v Version, store func(mirror.Record)) {
+	if w.restored {
+		return // see move
+	}
 	for _, name := range []string{"a", "b", "c"} {
 		_, is := mirror.Get(v.Record, name)
 		if _, exists := mirror.Get(w.api.mirror.Record, name); is || exists || w.inUse(name) {
@@ -366,10 +372,11 @@ func (w *world) recover() {
 	}
 	w.api.history = nil
 	// The controller has seen the agents' suspicions before a person declares the restore.
-	if slices.ContainsFunc(w.api.mirror.Members, func(m mirror.Member) bool {
-		r := w.api.replicas[m.Replica]
-		return r == nil || r.version < w.targets[m.Replica].seen
-	}) {
+	for _, name := range sorted(w.api.replicas) {
+		t := w.targets[name]
+		t.kept = t.kept || w.api.replicas[name].version < t.seen
+	}
+	if slices.ContainsFunc(w.api.mirror.Members, func(m mirror.Member) bool { return w.api.replicas[m.Replica] == nil || w.targets[m.Replica].kept }) {
 		w.api.mirror.Record = mirror.Uncertain(w.api.mirror.Record)
 		w.api.mirror.ResourceVersion = fmt.Sprint(w.api.bump())
 	}
@@ -437,11 +444,15 @@ func (w *world) recoverRecord(from func(headers map[string]mirror.Header) (mirro
 		return false
 	}
 	next, err := from(headers)
-	if err != nil {
-		// The headers are not enough: one was lost before it was written, or is of a member that the record does not
-		// know. A person chooses; where no kernel ever ran, all members are equal.
+	if err != nil && w.anyKept() && (errors.Is(err, mirror.ErrUnasked) || w.ranLast() == "") {
+		w.tally["needs a replica that was kept"]++
+		w.over = true
+		return false
+	}
+	if err != nil && w.ranLast() != "" {
+		// The headers are not enough: one was lost before it was written. A person chooses.
 		w.tally["chosen in a recovery"]++
-		next, err = mirror.Choose(w.api.mirror.Record, cmp.Or(w.ranLast(), w.api.mirror.Members[0].Replica), headers, w.now)
+		next, err = mirror.Choose(w.api.mirror.Record, w.ranLast(), headers, w.now)
 	}
 	if err != nil {
 		w.wrong("the record cannot be recovered: %v", err)
@@ -453,6 +464,16 @@ func (w *world) recoverRecord(from func(headers map[string]mirror.Header) (mirro
 	w.say("recovered %s", mirror.String(next))
 	w.attach(node)
 	return true
+}
+
+// anyKept tells whether a replica that has left the volume was kept, because its agent suspected a restore.
+func (w *world) anyKept() bool {
+	for name, t := range w.targets {
+		if _, is := mirror.Get(w.api.mirror.Record, name); !is && t.kept {
+			return true
+		}
+	}
+	return false
 }
 
 // allFailed tells whether the targets of all members in sync returned errors: two replicas do not survive that.

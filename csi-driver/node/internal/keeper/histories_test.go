@@ -164,6 +164,9 @@ func (w *world) disturb() {
 		w.api.moving = true
 	case restores:
 		switch {
+		case w.api.mover && w.api.mirror.Holder == "":
+			// A backup of the moment in which agents say that nothing was ever written says so whenever it is restored:
+			// see the limits in docs/design/mirror-record.md.
 		case w.backup == nil || w.chance(30):
 			w.backup = w.api.clone()
 		default:
@@ -189,7 +192,9 @@ func (w *world) settle() {
 				return
 			}
 		}
-		w.recover()
+		if w.recover(); w.over {
+			return
+		}
 	}
 	if w.api.node == "" || w.api.mover {
 		w.attach("n1")
@@ -203,7 +208,9 @@ func (w *world) settle() {
 				w.tally["ended by a double fault"]++
 				return
 			}
-			w.promote()
+			if w.promote(); w.over {
+				return
+			}
 		}
 		if i%2000 == 1999 && w.nodes[w.api.node].alone {
 			w.tally["replaced"]++

@@ -66,6 +66,8 @@ type target struct {
 	// seen is the highest version of the API that the agent acted on; latched: it found an older one.
 	seen    int
 	latched bool
+	// kept: it found one once. What leaves the volume then is not deleted.
+	kept bool
 }
 
 // erred tells whether it returned errors to the host that wrote last. One that was admitted and never wrote changes
@@ -119,7 +121,7 @@ func (t *target) agent() {
 		return
 	}
 	if r.version < t.seen && !t.w.faults.trustsStale {
-		t.latched = true
+		t.latched, t.kept = true, true
 	}
 	if t.latched {
 		r.past = true

@@ -115,6 +115,8 @@ type world struct {
 	// erroring: a target is answering an error.
 	erroring bool
 	steps    int
+	// over: a person has to look into a replica that was kept, which is not played here.
+	over bool
 	// restored: the API was restored, and no person has recovered the record yet.
 	restored bool
 	tally    map[string]int
