@@ -89,7 +89,7 @@ func arranged(vol *replicatedVolume, record *mirror.Record) bool {
 		return false
 	case record == nil:
 		return true
-	case vol.Mover() != nil || record.Holder == "" && !mirror.Whole(*record):
+	case vol.Mover() != nil || record.Holder == "" && !mirror.Whole(*record) || mayBePast(vol, record):
 		return false
 	case record.Holder != "" && len(vol.Spec.Attachments) == 0:
 		return false

@@ -169,10 +169,15 @@ func (s *Service) doubt(ctx context.Context, a *arrangement) (outcome, error) {
 	return changed, err
 }
 
+// mayBePast tells whether an agent suspects a restore, and the record does not say so yet.
+func mayBePast(v *replicatedVolume, record *mirror.Record) bool {
+	return !record.Dirty && suspectsRestore(v)
+}
+
 // doubtRestored records that the record may be the past, as long as an agent says so: when the restore is declared, it
 // says so no longer, and a member that has data that the record does not know of could leave.
 func (s *Service) doubtRestored(ctx context.Context, a *arrangement) (outcome, error) {
-	if a.record == nil || a.record.Dirty || !suspectsRestore(&a.replicatedVolume) {
+	if a.record == nil || !mayBePast(&a.replicatedVolume, a.record) {
 		return outcome{}, nil
 	}
 	klog.FromContext(ctx).Info("An agent suspects a restore of the API: the next start compares the replicas", "volume", a.Name)

@@ -330,14 +330,21 @@ func TestARequestOfTheBackupLosesNothing(t *testing.T) {
 // A restore that an agent suspects is recorded, and stays so when a person declares it: the next start compares.
 func TestASuspicionOutlivesItsDeclaration(t *testing.T) {
 	m := newWrittenAndDetached(t, true)
-	dirty := func() bool { return mirrorOf(t, m.id).Spec.Dirty }
+	g := NewWithT(t)
+	settles := func(dirty bool) {
+		t.Helper()
+		g.Eventually(func(g Gomega) {
+			g.Expect(m.service().settle(t.Context(), m.id)).To(Succeed())
+			g.Expect(mirrorOf(t, m.id).Spec.Dirty).To(Equal(dirty))
+		}).WithTimeout(enough).Should(Succeed())
+	}
 	silence(t, volume(t, m.id).Spec.Members[1].Node)
-	m.until(func(g Gomega) { g.Expect(dirty()).To(BeFalse()) })
+	settles(false)
 	m.suspects(1, metav1.ConditionTrue, v1alpha1.ReasonRestoreSuspected)
-	m.until(func(g Gomega) { g.Expect(dirty()).To(BeTrue()) })
+	settles(true)
 	is := mirrorOf(t, m.id).ResourceVersion
 	m.suspects(1, metav1.ConditionFalse, v1alpha1.ReasonAsExpected)
-	m.until(func(g Gomega) { g.Expect(replicaOf(t, m.name(1)).RestoreSuspected()).To(BeFalse()) })
+	settles(true)
 	if mirrorOf(t, m.id).ResourceVersion != is {
 		t.Error("it was written again")
 	}

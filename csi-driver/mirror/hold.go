@@ -280,6 +280,11 @@ func (h Holder) Stop(r Record) (Record, error) {
 	}
 	next := clone(r)
 	next.Dirty, next.Confirmed = false, r.ConfirmRequested
+	for i := range next.Members {
+		if m := &next.Members[i]; m.State == v1alpha1.MemberInSync {
+			m.Suspect = false // they were compared
+		}
+	}
 	return next, nil
 }
 

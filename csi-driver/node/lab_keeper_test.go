@@ -140,6 +140,7 @@ func (l *lab) keep(api client.Client, v *volume) labMirror {
 	s.Clock, s.Volumes, s.MirrorRecords, s.Mirrors, s.Processes = nil, api, api, l.mirrors(), &users.Host{Proc: "/proc", Self: os.Getpid()}
 	ctx, stop := context.WithCancel(context.Background())
 	kept := make(chan error, 1)
+	must(l, s.TakeUpMirrors(ctx))
 	go func() { kept <- s.KeepMirrors(ctx) }()
 	l.Cleanup(func() {
 		stop()

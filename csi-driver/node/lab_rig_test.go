@@ -348,6 +348,7 @@ func (r *rig) start() {
 	}
 	ctx, end := context.WithCancel(r.logged(context.Background()))
 	ended := make(chan error, 1)
+	must(r.lab, s.TakeUpMirrors(ctx))
 	go func() { ended <- s.KeepMirrors(ctx) }()
 	r.gate, r.plugin, r.end, r.kept = g, s, end, ended
 }

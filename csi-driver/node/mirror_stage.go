@@ -12,7 +12,6 @@ import (
 	"sync"
 
 	"github.com/go-logr/logr"
-	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/mirror"
@@ -273,45 +272,40 @@ func (s *Service) unstaged(ctx context.Context, volume string, is identity) (*mi
 	return s.mirror(ctx, volume, at), nil
 }
 
-// KeepMirrors keeps, after a restart, the mirrors of all staged volumes, until the context ends.
+// TakeUpMirrors keeps, after a restart, the mirrors of all volumes that are staged. Nothing else of the service may be
+// called before it returns.
+func (s *Service) TakeUpMirrors(ctx context.Context) error {
+	volumes, err := s.records().volumes()
+	if err != nil {
+		return err
+	}
+	for _, volume := range volumes {
+		at, err := s.records().get(volume)
+		if err != nil || !at.Mirrored {
+			continue
+		}
+		if here, err := s.connected(volume, at); err == nil && !here {
+			if _, err := s.mirrorOf(at.UUID); errors.Is(err, fabrics.ErrNotFound) {
+				continue // this machine was restarted
+			}
+		}
+		s.mirror(ctx, volume, at)
+	}
+	return nil
+}
+
+// KeepMirrors tells the mirrors of what happens to their controllers, and follows the movers of before a restart, until
+// the context ends.
 func (s *Service) KeepMirrors(ctx context.Context) error {
 	volumes, err := s.records().volumes()
 	if err != nil {
 		return err
 	}
-	var all sync.WaitGroup
-	for _, volume := range volumes {
-		if err := s.keepAgain(ctx, volume); busy(err) {
-			all.Go(func() {
-				_ = wait.PollUntilContextCancel(ctx, mirrorRetry, false, func(ctx context.Context) (bool, error) {
-					return !busy(s.keepAgain(ctx, volume)), nil
-				})
-			})
-		}
-	}
-	all.Go(func() { s.followMovers(ctx, volumes) })
+	var movers sync.WaitGroup
+	movers.Go(func() { s.followMovers(ctx, volumes) })
 	s.tellOfControllers(ctx)
-	all.Wait()
+	movers.Wait()
 	return nil
-}
-
-// keepAgain the mirror of a volume, if there is any of it. A call for the volume that is in progress may make another
-// keeper, or end it all.
-func (s *Service) keepAgain(ctx context.Context, volume string) error {
-	_, err := call(ctx, s, "keeping", volume, func(ctx context.Context) (*struct{}, error) {
-		at, err := s.records().get(volume)
-		if err != nil || !at.Mirrored || s.mirrors.of(volume) != nil {
-			return nil, nil //nolint:nilerr // whoever stages or unstages it says so
-		}
-		if here, err := s.connected(volume, at); err == nil && !here {
-			if _, err := s.mirrorOf(at.UUID); errors.Is(err, fabrics.ErrNotFound) {
-				return nil, nil // this machine was restarted
-			}
-		}
-		s.mirror(ctx, volume, at)
-		return nil, nil
-	})
-	return err
 }
 
 // LeaveMirrors ends all keepers as the end of the process does: it waits for what the kernel still does for them, and

@@ -84,6 +84,7 @@ func (s *mirrorSuite) keepIn(api client.Client) {
 func (s *mirrorSuite) keepWith(service *node.Service) {
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
+	must(s, service.TakeUpMirrors(ctx))
 	go func() { done <- service.KeepMirrors(ctx) }()
 	s.Cleanup(func() {
 		stop()

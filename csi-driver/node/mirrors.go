@@ -111,6 +111,10 @@ func (s *Service) mirror(ctx context.Context, volume string, at attached) *mirro
 			m.stepped(log, status)
 			k.Mode = m.modeNow()
 		})
+		if at.Attachment == nobody && m.seen().Phase == keeper.Stopped { // whoever waited for it may have gone
+			m.cancel()
+			s.mirrors.remove(m)
+		}
 	}()
 	return m
 }

@@ -351,13 +351,24 @@ func (k *Keeper) foreign(v *view) *mirror.Member {
 	return nil
 }
 
-// distrust a record by which this attachment holds a mirror that runs, and that is the past. If it was only read late,
-// it is not stored.
+// distrust a record by which this attachment holds a mirror that runs, and that is the past by its epoch, or by the
+// header of a member of the array: one that the array does not have is refused, and says nothing of the others. If the
+// record was only read late, nothing is stored.
 func (k *Keeper) distrust(ctx context.Context, v *view) error {
-	if v.Holder != k.Attachment || v.Recovering || !v.array.Exists || !slices.ContainsFunc(v.Members, func(m mirror.Member) bool { return !m.Suspect }) {
+	unknown := slices.ContainsFunc(v.Members, func(m mirror.Member) bool {
+		h, read := k.headers[m.Replica]
+		return read && v.array.Members[m.Replica] != MemberAbsent && mirror.Check(v.Record, m.Replica, h) != nil
+	})
+	trusted := slices.ContainsFunc(v.Members, func(m mirror.Member) bool { return !m.Suspect })
+	if v.Holder != k.Attachment || v.Recovering || !trusted || v.Epoch >= k.seen && !unknown {
 		return nil
 	}
-	return k.swap(ctx, v, func(h mirror.Holder) (mirror.Record, error) { return h.Distrust(v.Record) }).Err
+	mine, out := k.mine, k.out
+	err := k.swap(ctx, v, func(h mirror.Holder) (mirror.Record, error) { return h.Distrust(v.Record) }).Err
+	if err != nil {
+		k.mine, k.out = mine, out // no marks were to be stored
+	}
+	return err
 }
 
 func (k *Keeper) refusable(v *view, m mirror.Member) bool {

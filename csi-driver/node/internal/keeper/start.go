@@ -250,7 +250,9 @@ func (k *Keeper) stopped(ctx context.Context, v *view) Status {
 		k.clean = false // it stays dirty, and the next start finds out
 		return Status{}
 	}
-	return k.swap(ctx, v, func(h mirror.Holder) (mirror.Record, error) { return h.Stop(v.Record) })
+	status := k.swap(ctx, v, func(h mirror.Holder) (mirror.Record, error) { return h.Stop(v.Record) })
+	k.clean = status.Err != nil // once: an agent that suspects a restore makes the record dirty again
+	return status
 }
 
 // disconnect the legs for which which says so, each in the background.
