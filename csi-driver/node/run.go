@@ -111,7 +111,6 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 		if err := service.Mirrors.Clean(ctx); err != nil {
 			logr.FromContextOrDiscard(ctx).Error(err, "Cannot remove mirrors whose making was cut off")
 		}
-		// Before anybody calls: a call that is in progress makes a keeper of its own.
 		if err := service.TakeUpMirrors(ctx); err != nil {
 			return err
 		}
