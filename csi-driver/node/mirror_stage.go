@@ -272,9 +272,12 @@ func (s *Service) unstaged(ctx context.Context, volume string, is identity) (*mi
 	return s.mirror(ctx, volume, at), nil
 }
 
-// TakeUpMirrors keeps, after a restart, the mirrors of all volumes that are staged. Nothing else of the service may be
-// called before it returns.
+// TakeUpMirrors keeps, after a restart, the mirrors of all volumes that are staged, and removes those whose making was
+// cut off. Nothing else of the service may be called before it returns: a call makes a keeper of its own.
 func (s *Service) TakeUpMirrors(ctx context.Context) error {
+	if err := s.Mirrors.Clean(ctx); err != nil {
+		logr.FromContextOrDiscard(ctx).Error(err, "Cannot remove mirrors whose making was cut off")
+	}
 	volumes, err := s.records().volumes()
 	if err != nil {
 		return err

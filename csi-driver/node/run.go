@@ -108,9 +108,6 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 		if err := keeper.Prepare(); err != nil {
 			return err
 		}
-		if err := service.Mirrors.Clean(ctx); err != nil {
-			logr.FromContextOrDiscard(ctx).Error(err, "Cannot remove mirrors whose making was cut off")
-		}
 		if err := service.TakeUpMirrors(ctx); err != nil {
 			return err
 		}
