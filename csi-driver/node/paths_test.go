@@ -14,6 +14,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/node"
@@ -212,9 +213,17 @@ func TestMendingWaitsForTheKernel(t *testing.T) {
 	}()
 	<-s.kernel.Hanging
 	s.clock.Step(doing.Limit)
-	limited, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	must(t, s.service.MendPaths(limited))
+	mend := func(limit time.Duration) error {
+		limited, cancel := context.WithTimeout(t.Context(), limit)
+		defer cancel()
+		return s.service.MendPaths(limited)
+	}
+	err := mend(time.Second)
+	for limit := 2 * time.Second; status.Code(err) == codes.DeadlineExceeded && limit < time.Minute; limit *= 2 { // on a busy machine
+		must(t, s.service.Wait(t.Context()))
+		err = mend(limit)
+	}
+	must(t, err)
 	s.wantPaths(1, "DEGRADED PathLost")
 	release()
 	if err := <-other; !errors.Is(err, syscall.ECONNREFUSED) {
