@@ -79,7 +79,7 @@ type outcome struct {
 var changed = outcome{changed: true}
 
 // arranged tells whether a volume has the members that it is to have, all of them in its mirror and none marked to be
-// deleted, and does not say that it waits.
+// deleted, and does not say that it waits; and whether a restore that an agent suspects is in its record.
 func arranged(vol *replicatedVolume, record *mirror.Record) bool {
 	marked := func(rep *v1alpha1.NvmfReplica) bool { return rep != nil && retired(rep) }
 	switch {
@@ -89,7 +89,9 @@ func arranged(vol *replicatedVolume, record *mirror.Record) bool {
 		return false
 	case record == nil:
 		return true
-	case vol.Mover() != nil || record.Holder == "" && !mirror.Whole(*record) || mayBePast(vol, record):
+	case mayBePast(vol, record):
+		return false
+	case vol.Mover() != nil || record.Holder == "" && !mirror.Whole(*record):
 		return false
 	case record.Holder != "" && len(vol.Spec.Attachments) == 0:
 		return false

@@ -206,9 +206,12 @@ func TestACopyWhoseSourceWentAway(t *testing.T) {
 		t.Helper()
 		req := createRequest(st, own(t, name), gi)
 		req.VolumeContentSource = source
+		var err error
 		g.Eventually(func() error { // the agent takes its time to say so
-			return inVain(t, func(ctx context.Context) error { _, err := s.CreateVolume(ctx, req); return err })
+			err = inVain(t, func(ctx context.Context) error { _, err := s.CreateVolume(ctx, req); return err })
+			return err
 		}).WithTimeout(enough).Should(MatchError(ContainSubstring("SourceNotReady")))
+		expectError(t, err, codes.Unavailable)
 		return req
 	}
 	restore, clone := await("restore", ofSnapshot(snap)), await("clone", ofVolume(id))

@@ -55,6 +55,6 @@ func TestTrailers(t *testing.T) {
 	g.Expect(inVain(t, func(ctx context.Context) error {
 		_, err := s.CreateVolume(ctx, req)
 		return err
-	})).To(HaveOccurred())
+	})).To(MatchError(ContainSubstring("is not Created yet")))
 	g.Expect(volume(t, req.Name).Spec.Trailer).To(BeFalse())
 }

@@ -365,10 +365,9 @@ func (s *session) limitAgain(nqn string) {
 	defer cancel()
 	lifted, err := s.readQuiet(nqn)
 	if err == nil && lifted != nil {
-		_, err = spdkrpc.Call(patience, s.conn, *lifted)
-	}
-	if err == nil && lifted != nil {
-		err = s.recordQuiet(nqn, nil) // they may be changed from now on, also if hosts cannot be woken yet
+		if _, err = spdkrpc.Call(patience, s.conn, *lifted); err == nil {
+			err = s.recordQuiet(nqn, nil) // they may be changed from now on, also if hosts cannot be woken yet
+		}
 	}
 	if err != nil {
 		logr.FromContextOrDiscard(s.ctx).Error(err, "The limits of a volume were lifted while SPDK changed it, and are missing until they are set again", "nqn", nqn)
@@ -458,5 +457,6 @@ func (e *Engine) readQuiet(nqn string) (lifted *spdkrpc.BdevSetQosLimit, err err
 	if len(data) == 0 {
 		return nil, err
 	}
-	return lifted, json.Unmarshal(data, &lifted)
+	err = json.Unmarshal(data, &lifted)
+	return lifted, err
 }
