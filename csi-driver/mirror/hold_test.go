@@ -86,6 +86,10 @@ func TestRecordsOfThePast(t *testing.T) {
 	if _, err := (Holder{former, "new", now}).Distrust(r); !errors.Is(err, ErrNotHolder) {
 		t.Errorf("another holder: %v", err)
 	}
+	stopped, err := holder.Stop(distrusted)
+	if want := next + "|a=InSync,b=Returning/5?,c=Filling?"; err != nil || show(stopped) != want || stopped.Dirty {
+		t.Errorf("those that were in sync at a clean end have been compared: %s, %v", String(stopped), err)
+	}
 	if left := Begin(distrusted); Idle(left, left.Members[2]) {
 		t.Error("a member may leave of which it is not known what it has")
 	}
