@@ -20,6 +20,7 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/controller"
+	"github.com/weft-storage/weft/dataplane/engine"
 )
 
 // operations of a sequence, after which everything is compared, taken down, and compared again.
@@ -39,6 +40,24 @@ func (w *world) run() {
 		w.takeDown()
 	}
 	w.agree()
+	w.leavesNothing()
+}
+
+// leavesNothing of all that there was. The mark of a snapshot may stay until the target's next start.
+func (w *world) leavesNothing() {
+	w.Helper()
+	w.tell("restart the target")
+	w.must(w.storage.RestartTarget(context.WithoutCancel(w.ctx)))
+	var left []string
+	err := w.until("all logical volumes to go", func() (bool, error) {
+		state, serves := w.serving()
+		opened := func(p engine.Pool) bool { return p.Err == nil }
+		left = slices.DeleteFunc(w.storage.Target().Lvols(), func(name string) bool { return name == "clean" || name == "soiled" }) // marks
+		return serves && slices.ContainsFunc(state.Pools, opened) && len(left) == 0, nil
+	})
+	if err != nil {
+		w.Fatalf("%v: %v are left", err, left)
+	}
 }
 
 // any of the volumes for which fits says so; nil when there is none.
@@ -186,10 +205,6 @@ func (w *world) agree() {
 		w.Fatalf("%v:\nthere is\n  %s\nand should be\n  %s", err, strings.Join(is, "\n  "), strings.Join(want, "\n  "))
 	}
 	w.checkWords()
-	left := slices.DeleteFunc(w.storage.Target().Lvols(), func(name string) bool { return name == "clean" || name == "soiled" }) // marks
-	if len(w.volumes)+len(w.snapshots)+len(w.orphans) == 0 && len(left) > 0 {
-		w.Fatalf("logical volumes are left: %v", left)
-	}
 }
 
 // replicaLine is what there is to say of an NvmfReplica.

@@ -201,6 +201,32 @@ func (w *world) tell(format string, args ...any) {
 	w.story = append(w.story, fmt.Sprintf("%s ", time.Now().Format("05.000"))+fmt.Sprintf(format, args...))
 }
 
+// Errorf implements testing.TB. The story says when it was.
+func (w *world) Errorf(format string, args ...any) {
+	w.Helper()
+	w.tell("WRONG: "+format, args...)
+	w.T.Errorf(format, args...)
+}
+
+// Error implements testing.TB.
+func (w *world) Error(args ...any) {
+	w.Helper()
+	w.Errorf("%s", fmt.Sprint(args...))
+}
+
+// Fatalf implements testing.TB.
+func (w *world) Fatalf(format string, args ...any) {
+	w.Helper()
+	w.Errorf(format, args...)
+	w.FailNow()
+}
+
+// Fatal implements testing.TB.
+func (w *world) Fatal(args ...any) {
+	w.Helper()
+	w.Fatalf("%s", fmt.Sprint(args...))
+}
+
 // until done says so; it fails with done's error, or when patience ends.
 func (w *world) until(what string, done func() (bool, error)) error {
 	ctx, cancel := context.WithTimeout(w.ctx, patience)

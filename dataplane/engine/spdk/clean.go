@@ -78,13 +78,31 @@ func (s *session) distrust(st *store, devices ...string) {
 			}
 		}
 		s.life.trust[p.Device] = t
+		if s.life.fresh[p.Device] {
+			s.sweepMarks(st, p)
+			delete(s.life.fresh, p.Device)
+		}
 	}
 	s.admitCleared(st)
+}
+
+// sweepMarks of snapshots that are gone from a fresh pool: an agent was killed after SPDK had deleted the snapshot.
+// What cannot be swept stays until the target's next start.
+func (s *session) sweepMarks(st *store, p *pool) {
+	for _, l := range p.lvols {
+		if l.kind != markLvol || slices.ContainsFunc(st.snapshots[l.id], func(of *lvol) bool { return of.pool == p }) {
+			continue
+		}
+		if _, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevLvolDelete{Name: l.bdev}); err != nil {
+			logr.FromContextOrDiscard(s.ctx).Error(mapError(err), "The mark of a deleted snapshot stays", "snapshot", l.id, "device", p.Device)
+		}
+	}
 }
 
 // unlearn what was known of a pool: its drive may go and come again in one life of the target.
 func (s *session) unlearn(device string) {
 	delete(s.life.trust, device)
+	delete(s.life.fresh, device)
 	delete(s.life.uncleared, device)
 	delete(s.life.asked, device)
 	s.life.condemned.forget(device)

@@ -27,7 +27,7 @@
 // another name, and a snapshot, which SPDK cannot rename, a mark. SPDK deletes a snapshot only while at most one lvol
 // depends on it; so a marked one, and c-<uuid>, goes when that is so. Its clone and its base are busy meanwhile, for
 // SPDK refuses to change what another operation changes, and forgets a snapshot whose deletion it refused, until its
-// next start: so a mark whose snapshot is not listed stays. What an interrupted call left of
+// next start: so a mark whose snapshot is not listed stays until then. What an interrupted call left of
 // t-<uuid> and h-<uuid> is deleted by Clear, or by the next call that creates something.
 //
 // A portal is open when the anchor, a subsystem that nobody may connect to, has a listener on

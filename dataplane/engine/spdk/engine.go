@@ -118,6 +118,9 @@ type life struct {
 	condemned condemned
 	// trust in pools' free clusters, by their devices.
 	trust map[string]*trust
+	// fresh pools, by their devices, are those that this process had SPDK open, and from which nothing was deleted
+	// since: SPDK lists all that is in them.
+	fresh map[string]bool
 	// examined: SPDK has said that all is open that it was to open.
 	examined bool
 	// asked are drives that SPDK drives itself, and that owe an answer, by their IDs.
@@ -154,7 +157,7 @@ func (e *Engine) begin(ctx context.Context) (s *session, end func(), err error) 
 		err = fmt.Errorf("%w: %s: %w", engine.ErrUnavailable, e.config.Socket, err)
 	}
 	if e.life.conn != conn {
-		e.life = life{conn: conn, uncleared: map[string]bool{}, condemned: condemned{}, trust: map[string]*trust{}, asked: map[string]*asking{}, checks: map[string]*asking{}, waking: map[string]*asking{}, changing: map[string]*asking{}, halfMerged: map[string]bool{}}
+		e.life = life{conn: conn, uncleared: map[string]bool{}, condemned: condemned{}, trust: map[string]*trust{}, fresh: map[string]bool{}, asked: map[string]*asking{}, checks: map[string]*asking{}, waking: map[string]*asking{}, changing: map[string]*asking{}, halfMerged: map[string]bool{}}
 	}
 	return &session{Engine: e, ctx: ctx, conn: conn}, e.mu.Unlock, err
 }

@@ -210,6 +210,23 @@ func TestSnapshotWithClones(t *testing.T) {
 	r.Expect(r.lvols()).To(HaveLen(1))
 }
 
+// TestMarkWithoutItsSnapshot is what an agent leaves that is killed after SPDK has deleted a snapshot. SPDK may also
+// have forgotten one, which comes back with its next start; so the mark stays until then, and goes.
+func TestMarkWithoutItsSnapshot(t *testing.T) {
+	r := newRig(t)
+	id := r.create(engine.Source{}, 4*mib)
+	marked := r.snap(id)
+	r.create(engine.Source{Snapshot: marked}, 4*mib)
+	r.done(r.engine.DeleteSnapshots(r.ctx, []engine.ID{marked}))
+	gone := "d-" + string(newID())
+	r.leftBlank(gone)
+	r.clear()
+	r.Expect(r.lvols()).To(HaveKey(gone))
+
+	r.restarted()
+	r.Expect(r.lvols()).To(And(Not(HaveKey(gone)), HaveKey("d-"+string(marked))))
+}
+
 // TestManySnapshots of one volume, which SPDK deletes one after the other.
 func TestManySnapshots(t *testing.T) {
 	r := newRig(t)

@@ -94,6 +94,7 @@ func (e *Engine) OpenPools(ctx context.Context, devices []engine.Device) []error
 	}
 	for _, i := range attach {
 		s.unlearn(open[i].ID)
+		s.life.fresh[open[i].ID] = true
 		delete(s.life.checks, open[i].ID)
 		s.life.examined = false
 	}

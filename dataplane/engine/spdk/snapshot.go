@@ -193,7 +193,7 @@ func (st *store) garbage() []*lvol {
 			all = append(all, l)
 			continue
 		}
-		// A mark without its snapshot stays: SPDK may only have forgotten that, until its next start.
+		// A mark without its snapshot stays until SPDK's next start: it may only have forgotten that. See sweepMarks.
 		for _, marked := range st.snapshots[l.id] {
 			if marked.pool == l.pool {
 				all = append(all, marked)
