@@ -290,9 +290,10 @@ func (v *view) kernelHasOther() bool {
 }
 
 // keepOnly a member that was recorded out: before the kernel let go of it, it dropped those that the record has in
-// sync, because they answered errors.
+// sync, because they answered errors. Once its controllers are being deleted it is too late: the kernel acknowledges
+// writes that it has not answered, and so it lacks them.
 func (k *Keeper) keepOnly(ctx context.Context, v *view, m mirror.Member) doing {
-	if !v.live(m.Replica) {
+	if !v.live(m.Replica) || k.tasks.busy(deleteTask+m.Replica) {
 		return k.waits(v, fmt.Errorf("%w: %s", ErrLastLeg, m.Replica))
 	}
 	return did(k.swap(ctx, v, func(h mirror.Holder) (mirror.Record, error) { return h.Keep(v.Record, m.Replica, nil) }))

@@ -123,6 +123,41 @@ func (s slowly) Delete(ctx context.Context, replica string) error {
 	return err
 }
 
+// late are controllers that the kernel only begins to delete: look is called before they are gone.
+type late struct {
+	kernelLegs
+	look func()
+}
+
+func (l late) Delete(ctx context.Context, replica string) error {
+	l.look()
+	return l.kernelLegs.Delete(ctx, replica)
+}
+
+// A member whose controllers are being deleted is not kept, although it answers again and is the last one that the
+// kernel has: writes that it does not answer are acknowledged without it.
+func TestAMemberThatIsBeingDeletedIsNotKept(t *testing.T) {
+	r := startRunning(t)
+	r.want("running", in(Running))
+	other, lost := mirror.InSync(r.api.mirror.Record)[0], mirror.InSync(r.api.mirror.Record)[1]
+	looks := 0
+	r.n.plugin.Legs = late{kernelLegs{r.n}, func() {
+		looks++
+		r.targets[lost].powered = true
+		r.refresh()
+		r.n.array.fail(other)
+		for range 100 {
+			r.traffic()
+			r.n.plugin.Step(t.Context())
+		}
+		if is, _ := mirror.Get(r.api.mirror.Record, lost); is.State != v1alpha1.MemberOut {
+			t.Errorf("it is recorded as %s", is.State)
+		}
+	}}
+	r.targets[lost].crash()
+	r.want("given up", func(Status) bool { return looks > 0 })
+}
+
 // A mirror has not stopped while a call is still being made for it: that would act on what the next attachment makes.
 func TestNoCallOutlivesTheMirror(t *testing.T) {
 	runs := func(r running) bool { return r.n.array != nil }
