@@ -505,10 +505,40 @@ func (w *world) ranLast() string {
 	return newest
 }
 
+// lastInSync is the member that was in sync last, by the members' headers.
+func (w *world) lastInSync() string {
+	newest, headers := "", w.headers()
+	for _, name := range sorted(headers) {
+		if h := headers[name]; h.Members[name] == v1alpha1.MemberInSync && (newest == "" || h.Epoch > headers[newest].Epoch) {
+			newest = name
+		}
+	}
+	return newest
+}
+
+// looksInto the data of members, where neither metadata nor headers tell, and finds the one that has everything; the
+// first if none has.
+func (w *world) looksInto(names ...string) string {
+	for _, name := range names {
+		whole := true
+		for region, value := range w.targets[name].disk.data {
+			whole = whole && w.allowed[region][value]
+		}
+		if whole {
+			return name
+		}
+	}
+	return names[0]
+}
+
 // promote the member that ran last: a person does, because the record has others in sync, and the members' metadata
 // says that a kernel left those behind.
 func (w *world) promote() {
 	newest := w.ranLast()
+	if last := w.lastInSync(); last != "" && last != newest && newest != "" {
+		w.tally["metadata and headers disagree"]++
+		newest = w.looksInto(newest, last)
+	}
 	w.tally["promoted"]++
 	w.say("a person chooses %s", newest)
 	w.recoverRecord(func(headers map[string]mirror.Header) (mirror.Record, error) {

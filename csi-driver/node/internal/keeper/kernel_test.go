@@ -27,7 +27,9 @@ type node struct {
 	attachment string
 	stopping   bool
 	ready      bool
-	said       []string
+	// mover: no pod uses the attachment.
+	mover bool
+	said  []string
 	// needsPerson: the keeper says so.
 	needsPerson bool
 	// alone: the keeper says that a kernel went on with a member alone, which therefore does not return.

@@ -352,7 +352,7 @@ func (n *node) step() {
 		wanted = w.api.wish
 	}
 	if n.attachment == "" && wanted != "" && w.api.mirror.Holder == wanted {
-		n.attachment, n.ready, n.stopping = wanted, false, false
+		n.attachment, n.mover, n.ready, n.stopping = wanted, w.api.mover, false, false
 	}
 	if n.attachment == "" {
 		return
@@ -376,7 +376,7 @@ func (n *node) step() {
 		n.top, n.pod, n.attachment, n.plugin, n.tasks, n.stopping, n.ready = topState{}, nil, "", nil, nil, false, false
 		return
 	}
-	if status.Phase == Running && !n.stopping && !n.top.exists && status.Record.Mover == "" {
+	if status.Phase == Running && !n.stopping && !n.top.exists && !n.mover {
 		n.top.exists, n.ready = true, true
 		n.pod = &pod{n: n, attachment: n.attachment, outstanding: map[int]int{}, waiting: map[int]int{}}
 		n.verify()
