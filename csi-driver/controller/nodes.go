@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/controller/internal/parameters"
 	"github.com/weft-storage/weft/csi-driver/controller/internal/placement"
 )
@@ -60,6 +61,21 @@ func (s *Service) zoneOf(ctx context.Context, key string) (map[string]string, er
 		zoneOf[nodes.Items[i].Name] = nodes.Items[i].Labels[key]
 	}
 	return zoneOf, nil
+}
+
+// zonesOf a target's nodes, of which some may be there more than once.
+func (s *Service) zonesOf(ctx context.Context, target string, zoneOf map[string]string) ([]string, error) {
+	var nodes v1alpha1.NvmfNodeList
+	if err := s.client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list NvmfNodes: %w", err)
+	}
+	var zones []string
+	for i := range nodes.Items {
+		if n := &nodes.Items[i]; n.Spec.Target == target {
+			zones = append(zones, zoneOf[n.Name])
+		}
+	}
+	return zones, nil
 }
 
 func nodeList() *metav1.PartialObjectMetadataList {

@@ -329,15 +329,23 @@ func (s *Service) isBack(ctx context.Context, a *arrangement, i int) bool {
 }
 
 // sharesZone tells whether a node is in the zone of another member, although the replica that is lost was not: as long
-// as its zone is down, all volumes would gather in one.
+// as its zone is down, all volumes would gather in one. Once the Node of the lost replica is gone, its zone is not
+// known. Then it was another one, if the target has nodes in others.
 func (s *Service) sharesZone(ctx context.Context, a *arrangement, node string) (bool, error) {
 	zones, err := s.zoneOf(ctx, a.Spec.ZoneKey())
 	if err != nil {
 		return false, err
 	}
 	lost := a.Spec.Members[indexOf(a.NvmfVolume, a.Spec.Move.Replica)].Node
+	was := []string{zones[lost]}
+	if _, known := zones[lost]; !known {
+		if was, err = s.zonesOf(ctx, a.Spec.Target, zones); err != nil {
+			return false, err
+		}
+	}
 	return slices.ContainsFunc(a.Spec.Members, func(m v1alpha1.VolumeMember) bool {
 		zone := zones[m.Node]
-		return m.Node != lost && zone != "" && zone == zones[node] && zones[lost] != "" && zone != zones[lost]
+		another := func(other string) bool { return other != "" && other != zone }
+		return m.Node != lost && zone != "" && zone == zones[node] && slices.ContainsFunc(was, another)
 	}), nil
 }

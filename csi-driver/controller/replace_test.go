@@ -11,6 +11,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	testingclock "k8s.io/utils/clock/testing"
@@ -675,6 +676,42 @@ func TestALostReplicaIsReplacedInAnotherZone(t *testing.T) {
 				}
 			}
 			m.down(inA)
+			m.later(limit + time.Minute)
+			if tc.says != "" {
+				m.stays(tc.says)
+				return
+			}
+			m.until(func(g Gomega) { g.Expect(m.nodesOf()).To(ConsistOf(0, 2)) })
+		})
+	}
+}
+
+// The zone of a lost replica is not known any more once its Node is gone, as clouds delete those of machines that they
+// have lost. Where the target has another zone, its replacement waits for that.
+func TestAReplicaWhoseNodeIsGoneIsReplacedInAnotherZone(t *testing.T) {
+	for name, tc := range map[string]struct {
+		racks []string // the replicas are on the second node and the last one
+		says  string
+	}{
+		"there is another zone":  {[]string{"a", "a", "b", "b"}, "no node in another zone"},
+		"there is no other zone": {[]string{"a", "a", "a"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := movesOf(t, newRacks(t, tc.racks...))
+			inRacks(t, m, "2", "")
+			m.edit(func(spec *v1alpha1.NvmfVolumeSpec) {
+				spec.ReplaceLostReplicaAfterMinutes = v1alpha1.UsualReplaceLostMinutes
+			})
+			hold(t, m.service(), m.id, newHost(t, "host"))
+			g := NewWithT(t)
+			g.Expect(m.nodesOf()).To(ConsistOf(1, len(tc.racks)-1))
+			lost := volume(t, m.id).Spec.Members[slices.Index(m.nodesOf(), 1)]
+			if tc.says != "" {
+				silence(t, m.st.nodes[0])
+				m.alive(m.st.nodes[0], metav1.ConditionFalse)
+			}
+			m.down(lost.Name)
+			g.Expect(api.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: lost.Node}})).To(Succeed())
 			m.later(limit + time.Minute)
 			if tc.says != "" {
 				m.stays(tc.says)

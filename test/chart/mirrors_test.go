@@ -56,6 +56,7 @@ func testMirrorsAreConfined(ctx context.Context, t *testing.T, config *rest.Conf
 		return func() error { return c.Patch(ctx, mirrorHeld(name, "", ""), merge("%s", content), client.DryRunAll) }
 	}
 	dirty := func(s *v1alpha1.NvmfMirrorSpec) { s.Dirty = true }
+	refuse := func(s *v1alpha1.NvmfMirrorSpec) { s.Members[1].State, s.Members[1].Foreign = v1alpha1.MemberOut, true }
 	report := func(s *v1alpha1.NvmfMirrorSpec) {
 		s.Epoch-- // it says what was read, and changes nothing
 		s.Mover, s.Members[0].Header = v1alpha1.MoverStopped, &v1alpha1.MirrorHeader{Epoch: 9, Mark: "m"}
@@ -69,7 +70,15 @@ func testMirrorsAreConfined(ctx context.Context, t *testing.T, config *rest.Conf
 	try(t, []attempt{
 		{"its own", "", update(e, held, dirty)},
 		{"its own, a member is out", "", update(e, held, func(s *v1alpha1.NvmfMirrorSpec) { s.Members[1].State = v1alpha1.MemberOut })},
+		{"its own, refuses a member", "", update(e, held, refuse)},
+		{"its own, suspects all members", "", update(e, held, func(s *v1alpha1.NvmfMirrorSpec) {
+			for i := range s.Members {
+				s.Members[i].Suspect = true
+			}
+			s.Dirty = true
+		})},
 		{"another node's", other, update(f, held, dirty)},
+		{"another node's, refuses a member", other, update(f, held, refuse)},
 		{"another node's, by a patch", other, patch(f, held, `{"spec":{"dirty":true}}`)},
 		{"another node's, as its own", other, update(f, held, func(s *v1alpha1.NvmfMirrorSpec) { s.HolderNode = "f" })},
 		{"another node's, whose node it takes away", other, update(f, held, func(s *v1alpha1.NvmfMirrorSpec) { s.HolderNode = "" })},
