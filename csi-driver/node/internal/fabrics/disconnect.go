@@ -150,8 +150,9 @@ func (h *Host) remove(ctx context.Context, nqn string, those func(Controller) bo
 				continue
 			}
 			logr.FromContextOrDiscard(ctx).Info("Disconnecting", "nqn", nqn, "controller", c.Name)
+			ended := h.delete(c)
 			go func() {
-				if err := h.delete(ctx, c); err != nil {
+				if err := ended(ctx); err != nil {
 					select {
 					case failed <- err:
 					default: // one error is enough
@@ -174,20 +175,34 @@ func (h *Host) remove(ctx context.Context, nqn string, those func(Controller) bo
 	return err
 }
 
-// delete asks the kernel to delete a controller. The write returns when it is done, which may be never: there is one
-// for each controller, however often it is asked for.
-func (h *Host) delete(ctx context.Context, c Controller) error {
-	err := h.deletions.do(ctx, flightKey{nqn: c.NQN, controller: c.Name}, func() error {
-		ours, err := own.Open(c.dir, c.NQN, c.HostNQN)
-		if err != nil {
-			return err
+// delete asks the kernel to delete a controller, and returns what waits for the end of that, which may never come.
+// There is one deletion for each controller, however often it is asked for. The controller is opened before this
+// returns, so one that gets its name later is not deleted, even if it is of the same host and subsystem.
+func (h *Host) delete(c Controller) (ended func(context.Context) error) {
+	failed := func(err error) error {
+		if err != nil && !isGone(err) {
+			return fmt.Errorf("delete %s: %w", c.Name, err)
 		}
+		return nil
+	}
+	ours, err := own.Open(c.dir, c.NQN, c.HostNQN)
+	if err != nil {
+		return func(context.Context) error { return failed(err) }
+	}
+	fl, joined := h.deletions.begin(flightKey{nqn: c.NQN, controller: c.Name}, func() error {
 		return errors.Join(h.Kernel.Delete(ours), ours.Close())
 	})
-	if err != nil && !isGone(err) && ctx.Err() == nil {
-		return fmt.Errorf("delete %s: %w", c.Name, err)
+	if joined {
+		err = ours.Close()
 	}
-	return nil
+	return func(ctx context.Context) error {
+		select {
+		case <-fl.done:
+			return failed(errors.Join(fl.err, err))
+		case <-ctx.Done():
+			return nil
+		}
+	}
 }
 
 // Deletions of controllers that the kernel has not finished: the oldest of each subsystem, by its NQN.
