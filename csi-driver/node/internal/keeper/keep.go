@@ -110,14 +110,17 @@ func (k *Keeper) complete(ctx context.Context, v *view) doing {
 func (k *Keeper) lose(ctx context.Context, v *view) doing {
 	waiting := nothing
 	for _, m := range v.Members {
-		reason, wait := k.lost(ctx, v, m)
+		reason, wait := k.lost(v, m)
 		if wait > 0 && (!waiting.did || wait < waiting.Next) {
 			waiting = did(Status{Phase: k.phase(v), Next: wait})
 		}
 		if reason == "" {
 			continue
 		}
-		if (m.State == v1alpha1.MemberInSync || v.array.Members[m.Replica] == MemberInSync) && !k.another(v, m.Replica) {
+		// What the kernel has dropped is recorded also if the last one that it has does not answer: whoever takes over
+		// then may find nothing else that says so.
+		dropped := v.array.Members[m.Replica] == MemberFaulty && v.kernelHasOther()
+		if (m.State == v1alpha1.MemberInSync || v.array.Members[m.Replica] == MemberInSync) && !dropped && !k.another(v, m.Replica) {
 			waiting = did(Status{Phase: k.phase(v), Err: fmt.Errorf("%w: %s (%s)", ErrLastLeg, m.Replica, reason), Next: retry})
 			continue
 		}
@@ -143,7 +146,7 @@ func (k *Keeper) another(v *view, but string) bool {
 }
 
 // lost gives the reason for which a member is to be given up, or how long to wait until there may be one.
-func (k *Keeper) lost(ctx context.Context, v *view, m mirror.Member) (reason string, wait time.Duration) {
+func (k *Keeper) lost(v *view, m mirror.Member) (reason string, wait time.Duration) {
 	if m.State == v1alpha1.MemberOut {
 		return "", 0
 	}
@@ -171,22 +174,20 @@ func (k *Keeper) lost(ctx context.Context, v *view, m mirror.Member) (reason str
 	case m.Retired:
 		return mirror.ReasonRetired, 0
 	}
-	if m.State == v1alpha1.MemberInSync && !k.asked[m.Replica] {
-		return "", k.ask(ctx, m)
-	}
 	return "", 0
 }
 
 // ask whether the replica is still the record's, and its agent has not found that the API was restored: at the start,
-// and after each time that it did not answer. Nothing is copied from it before that.
-func (k *Keeper) ask(ctx context.Context, m mirror.Member) (wait time.Duration) {
+// and after each time that it did not answer. Nothing is copied from it before that. It may take a while, so it is the
+// last thing that a step does.
+func (k *Keeper) ask(ctx context.Context, v *view, m mirror.Member) doing {
 	call, cancel := context.WithTimeout(ctx, k.Timeout)
 	defer cancel()
 	if _, err := k.Agents.Ask(call, m.Replica, m.ReplicaUID); err != nil {
-		return retry
+		return did(Status{Phase: k.phase(v), Next: retry})
 	}
 	k.asked[m.Replica] = true
-	return 0
+	return did(Status{Phase: k.phase(v)})
 }
 
 // stamped headers: those of the members in use say what the record says. A header is written only with a mark that this
@@ -293,7 +294,7 @@ func (v *view) kernelHasOther() bool {
 // sync, because they answered errors. Once its controllers are being deleted it is too late: the kernel acknowledges
 // writes that it has not answered, and so it lacks them.
 func (k *Keeper) keepOnly(ctx context.Context, v *view, m mirror.Member) doing {
-	if !v.live(m.Replica) || k.tasks.busy(deleteTask+m.Replica) {
+	if !v.live(m.Replica) {
 		return k.waits(v, fmt.Errorf("%w: %s", ErrLastLeg, m.Replica))
 	}
 	return did(k.swap(ctx, v, func(h mirror.Holder) (mirror.Record, error) { return h.Keep(v.Record, m.Replica, nil) }))
@@ -348,8 +349,11 @@ func (k *Keeper) takeBack(ctx context.Context, v *view) doing {
 	}
 	// One at a time, and only from members that were asked.
 	for _, m := range v.Members {
-		if v.array.Members[m.Replica] == MemberCopying || v.works(m.Replica) && !m.Retired && !k.asked[m.Replica] {
+		switch {
+		case v.array.Members[m.Replica] == MemberCopying:
 			return nothing
+		case v.works(m.Replica) && !m.Retired && !k.asked[m.Replica]:
+			return k.ask(ctx, v, m)
 		}
 	}
 	// What does not go through the array would be missing on a member that is copied.
@@ -372,6 +376,9 @@ func (k *Keeper) takeBack(ctx context.Context, v *view) doing {
 }
 
 func (k *Keeper) takeBackOne(ctx context.Context, v *view, m mirror.Member) doing {
+	if v.deleting[m.Replica] {
+		return k.waits(v, nil)
+	}
 	leg := v.legs[m.Replica]
 	if k.returned[m.Replica] && m.State != v1alpha1.MemberOut && leg.State == LegLive {
 		return k.add(ctx, v, m)

@@ -144,9 +144,9 @@ type view struct {
 	ending bool
 	// making: a connection or the array was being made when everything was looked at, and may be there since.
 	making bool
-	// deleting: controllers were being deleted then, because of a record that was read before. A leg that is there may
-	// be gone when an array is made of it.
-	deleting bool
+	// deleting are the members whose controllers were being deleted then, because of a record that was read before. A
+	// leg that is there may be gone when an array is made of it. What it has not answered is acknowledged without it.
+	deleting map[string]bool
 	// busy: a call in the kernel or to an agent had not ended then. The mirror has not stopped before it has: it could
 	// be acting on what the next attachment makes.
 	busy bool
@@ -197,7 +197,7 @@ func (k *Keeper) look(ctx context.Context) (*view, error) {
 		return nil, fmt.Errorf("read the mirror's record: %w", err)
 	}
 	v := &view{Version: version, legs: map[string]Leg{}, ending: k.tasks.busy(stopTask),
-		making: k.tasks.runs(assembleTask, connectTask), deleting: k.tasks.runs(deleteTask), busy: k.tasks.runs("")}
+		making: k.tasks.runs(assembleTask, connectTask), deleting: k.tasks.of(deleteTask), busy: k.tasks.runs("")}
 	if v.array, err = k.Array.State(); err != nil {
 		return nil, err
 	}
@@ -249,7 +249,10 @@ func (v *view) replicas() []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-func (v *view) live(replica string) bool { return v.legs[replica].State == LegLive }
+// live legs answer, and stay.
+func (v *view) live(replica string) bool {
+	return v.legs[replica].State == LegLive && !v.deleting[replica]
+}
 
 func (v *view) is(replica string, state v1alpha1.MirrorMemberState) bool {
 	return mirror.StateOf(v.Record, replica) == state
@@ -404,12 +407,13 @@ func (k *Keeper) harvest(v *view) {
 
 func headerOf(replica string) string { return "header of " + replica }
 
-// read the headers of those legs that answer; it tells whether all have been read, and nothing is being written.
+// read the headers of those legs that answer; it tells whether all have been read, and nothing is being written. One
+// that was written since the view was taken is not known before the next one.
 func (k *Keeper) read(v *view, replicas []string) (bool, error) {
 	ready := true
 	var err error
 	for _, replica := range replicas {
-		if k.tasks.busy(headerOf(replica)) {
+		if k.tasks.pending(headerOf(replica)) {
 			ready = false
 			continue
 		}
@@ -445,7 +449,7 @@ func (k *Keeper) write(v *view, replicas []string) (bool, error) {
 	for _, replica := range replicas {
 		m, _ := mirror.Get(v.Record, replica)
 		last := lastMark(m)
-		if known, ok := k.headers[replica]; ok && known.Mark == last || k.tasks.busy(headerOf(replica)) {
+		if known, ok := k.headers[replica]; ok && known.Mark == last || k.tasks.pending(headerOf(replica)) {
 			continue
 		}
 		ready = false

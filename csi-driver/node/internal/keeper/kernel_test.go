@@ -538,7 +538,10 @@ type kernelTop struct{ n *node }
 
 func (k kernelTop) Exists() (bool, error) { return k.n.top.exists && !k.n.top.failing, nil }
 
-func (k kernelTop) Bypasses() (bool, error) { return k.n.top.bypasses, nil }
+func (k kernelTop) Bypasses() (bool, error) {
+	k.n.meanwhile()
+	return k.n.top.bypasses, nil
+}
 
 func (k kernelTop) Block(context.Context) error {
 	k.n.top.blocked = true
@@ -612,6 +615,17 @@ type kernelHeaders struct{ n *node }
 
 // hanging ends a task that waits in the kernel. It begins again later.
 type hanging struct{}
+
+// meanwhile a task may end: between what a step has looked at and what it makes of that.
+func (n *node) meanwhile() {
+	if len(n.tasks) == 0 || n.w.calm || !n.w.chance(20) {
+		return
+	}
+	i := n.w.rng.IntN(len(n.tasks))
+	do := n.tasks[i]
+	n.tasks = slices.Delete(n.tasks, i, i+1)
+	do()
+}
 
 // patiently run a task, which may hang.
 func (n *node) patiently(f func()) func() {

@@ -14,7 +14,7 @@ import (
 
 // start connects to the members, compares them, records the start, writes the headers and assembles the array.
 func (k *Keeper) start(ctx context.Context, v *view) Status {
-	if v.deleting {
+	if len(v.deleting) > 0 {
 		return k.waits(v, nil).Status
 	}
 	s := k.startNext(ctx, v)

@@ -86,6 +86,27 @@ func (t *tasks) runs(names ...string) bool {
 	return false
 }
 
+// pending tells whether a task runs, or has a result that nobody took.
+func (t *tasks) pending(name string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, ended := t.results[name]
+	return ended || t.running[name]
+}
+
+// of the running tasks whose names begin so, what follows that.
+func (t *tasks) of(beginning string) map[string]bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := map[string]bool{}
+	for running := range t.running {
+		if rest, is := strings.CutPrefix(running, beginning); is {
+			all[rest] = true
+		}
+	}
+	return all
+}
+
 // busy tells whether a task runs.
 func (t *tasks) busy(name string) bool {
 	t.mu.Lock()

@@ -292,6 +292,7 @@ type agents struct{ n *node }
 
 func (a agents) Ask(_ context.Context, replica, uid string) (Answer, error) {
 	w := a.n.w
+	a.n.meanwhile()
 	r := w.api.replicas[replica]
 	switch {
 	case !w.linked("api", a.n.name):
@@ -320,7 +321,10 @@ func (n *node) keep() {
 	n.plugin = &Keeper{Attachment: n.attachment, Mode: mode, Record: &records{n: n}, Legs: kernelLegs{n}, Array: kernelArray{n},
 		Headers: kernelHeaders{n}, Top: kernelTop{n}, Users: kernelUsers{n}, Agents: agents{n},
 		Now: func() time.Time { return n.w.now }, NewMark: func() string { return n.w.id("mark") },
-		Spawn: func(f func()) { n.tasks = append(n.tasks, n.patiently(f)) }}
+		Spawn: func(f func()) {
+			n.meanwhile()
+			n.tasks = append(n.tasks, n.patiently(f))
+		}}
 }
 
 // kill the node plugin. What it had asked of the kernel happens or not.
