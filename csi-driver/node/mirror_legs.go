@@ -312,18 +312,36 @@ func (l *mirrorLegs) record(m replica) error {
 	})
 }
 
-// Delete implements keeper.Legs. What the mirror has of the replica's slice fails from then on.
+// Delete implements keeper.Legs. What the mirror has of the replica's slice fails from then on. A path that was being
+// made meanwhile goes, too: the leg would answer, and its slice would not.
 func (l *mirrorLegs) Delete(ctx context.Context, name string) error {
+	err := l.giveUp(ctx, name, func(context.Context, string) error { return nil })
+	if err == nil {
+		err = l.drop(ctx, name)
+	}
+	if err != nil {
+		return err
+	}
+	l.connecting.Lock()
+	defer l.connecting.Unlock()
+	return l.giveUp(ctx, name, l.Initiator.Settled)
+}
+
+// giveUp all controllers of a replica, each subsystem's after a wait for that.
+func (l *mirrorLegs) giveUp(ctx context.Context, name string, wait func(ctx context.Context, nqn string) error) error {
 	nqns, err := l.Initiator.Subsystems()
 	if err != nil {
 		return err
 	}
 	for _, nqn := range nqns[name] {
+		if err := wait(ctx, nqn); err != nil {
+			return err
+		}
 		if err := l.Initiator.GiveUp(ctx, nqn, func(fabrics.Controller) bool { return true }); err != nil {
 			return err
 		}
 	}
-	return l.drop(ctx, name)
+	return nil
 }
 
 // tellOfControllers tells the keepers of mirrors whose controllers change state, until the context ends.

@@ -75,6 +75,7 @@ type Initiator interface {
 	Users(ctx context.Context, device, name string) ([]string, error)
 	Disconnect(ctx context.Context, id fabrics.ID) error
 	GiveUp(ctx context.Context, nqn string, those func(fabrics.Controller) bool) error
+	Settled(ctx context.Context, nqn string) error
 	Deletions() map[string]doing.Step
 	HeldUp() *fabrics.HeldUpError
 	Subsystems() (map[string][]string, error)

@@ -78,6 +78,12 @@ func (s *Service) MendPaths(ctx context.Context) error {
 // nothing answered, or that this node has no device for. What the volume was staged with is read again, now that no
 // other call for it is under way: it may have been staged for another attachment meanwhile.
 func (s *Service) mend(ctx context.Context, volume string, silent map[v1alpha1.Portal]bool) (unreachable *[]v1alpha1.Portal, err error) {
+	if m := s.mirrors.of(volume); m != nil {
+		if !m.legs.connecting.TryLock() {
+			return nil, nil // a replica is being connected to, or goes: the next time
+		}
+		defer m.legs.connecting.Unlock()
+	}
 	at, err := s.records().get(volume)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil // it was unstaged meanwhile

@@ -31,7 +31,7 @@ import (
 func (h *Host) Disconnect(ctx context.Context, id ID) (err error) {
 	ctx, span := tracing.Start(ctx, "disconnect", tracing.NQNKey.String(id.NQN))
 	defer func() { tracing.End(span, err) }()
-	if err := h.flights.wait(ctx, func(key flightKey) bool { return key.nqn == id.NQN }); err != nil {
+	if err := h.Settled(ctx, id.NQN); err != nil {
 		return fmt.Errorf("disconnect %s: a connection is still being made: %w", id.NQN, err)
 	}
 	switch used, err := h.inUse(ctx, id.NQN); {
@@ -52,6 +52,12 @@ func (h *Host) Disconnect(ctx context.Context, id ID) (err error) {
 // context ends first.
 func (h *Host) GiveUp(ctx context.Context, nqn string, those func(Controller) bool) error {
 	return h.remove(ctx, nqn, those)
+}
+
+// Settled waits until no connection to a subsystem is being made. The kernel may still make one of which a caller did
+// not wait for the end.
+func (h *Host) Settled(ctx context.Context, nqn string) error {
+	return h.flights.wait(ctx, func(key flightKey) bool { return key.nqn == nqn })
 }
 
 // inUse gives the first namespace of a subsystem that is used, and by whom; nil when none is.

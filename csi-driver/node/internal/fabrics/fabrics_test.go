@@ -426,7 +426,11 @@ func TestSlowConnectionIsJoinedAndAwaited(t *testing.T) {
 	if err := f.host.Disconnect(soon(t), id); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("disconnect answered %v", err)
 	}
+	if err := f.host.Settled(soon(t), nqn); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("settled: %v", err)
+	}
 	release()
+	f.must(f.host.Settled(t.Context(), nqn))
 	f.must(f.host.Disconnect(t.Context(), id))
 	if len(f.kernel.Creations()) != 1 || len(f.kernel.Controllers()) != 0 {
 		t.Errorf("creations %q, controllers %v", f.kernel.Creations(), f.kernel.Controllers())
