@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
@@ -23,6 +24,9 @@ import (
 
 // legTimeout of one try to connect to a replica.
 const legTimeout = 30 * time.Second
+
+// givingUpInterval after which it is looked again for paths that another call makes to a replica that goes.
+const givingUpInterval = 100 * time.Millisecond
 
 // replicaNames are the replicas of a mirrored volume that this node knows, by their names, with their UUIDs. A member
 // that is added later is learnt when it is connected to.
@@ -315,28 +319,49 @@ func (l *mirrorLegs) record(m replica) error {
 // Delete implements keeper.Legs. What the mirror has of the replica's slice fails from then on. A path that was being
 // made meanwhile goes, too: the leg would answer, and its slice would not.
 func (l *mirrorLegs) Delete(ctx context.Context, name string) error {
-	err := l.giveUp(ctx, name, func(context.Context, string) error { return nil })
-	if err == nil {
-		err = l.drop(ctx, name)
+	if err := l.away(ctx, name); err != nil {
+		return err
 	}
+	err := wait.PollUntilContextCancel(ctx, givingUpInterval, true, func(ctx context.Context) (bool, error) {
+		if l.connecting.TryLock() {
+			return true, nil
+		}
+		return false, l.giveUp(ctx, name)
+	})
 	if err != nil {
 		return err
 	}
-	l.connecting.Lock()
 	defer l.connecting.Unlock()
-	return l.giveUp(ctx, name, l.Initiator.Settled)
-}
-
-// giveUp all controllers of a replica, each subsystem's after a wait for that.
-func (l *mirrorLegs) giveUp(ctx context.Context, name string, wait func(ctx context.Context, nqn string) error) error {
+	if err := l.giveUp(ctx, name); err != nil {
+		return err
+	}
 	nqns, err := l.Initiator.Subsystems()
 	if err != nil {
 		return err
 	}
 	for _, nqn := range nqns[name] {
-		if err := wait(ctx, nqn); err != nil {
+		if err := l.Initiator.Settled(ctx, nqn); err != nil {
 			return err
 		}
+	}
+	return l.away(ctx, name)
+}
+
+// away with a replica's controllers, and then with its slices.
+func (l *mirrorLegs) away(ctx context.Context, name string) error {
+	if err := l.giveUp(ctx, name); err != nil {
+		return err
+	}
+	return l.drop(ctx, name)
+}
+
+// giveUp all controllers of a replica.
+func (l *mirrorLegs) giveUp(ctx context.Context, name string) error {
+	nqns, err := l.Initiator.Subsystems()
+	if err != nil {
+		return err
+	}
+	for _, nqn := range nqns[name] {
 		if err := l.Initiator.GiveUp(ctx, nqn, func(fabrics.Controller) bool { return true }); err != nil {
 			return err
 		}

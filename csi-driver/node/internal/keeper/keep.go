@@ -195,7 +195,8 @@ func (k *Keeper) ask(ctx context.Context, v *view, m mirror.Member) doing {
 func (k *Keeper) stamped(ctx context.Context, v *view) doing {
 	for _, replica := range v.working() {
 		m, _ := mirror.Get(v.Record, replica)
-		if last := lastMark(m); k.headers[replica].Mark != last && !k.mine[last] {
+		last := lastMark(m)
+		if written := k.headers[replica].Mark == last; written && k.outdated(v, replica) || !written && !k.mine[last] {
 			return k.stamp(ctx, v, "")
 		}
 	}
@@ -204,6 +205,16 @@ func (k *Keeper) stamped(ctx context.Context, v *view) doing {
 		return k.waits(v, err)
 	}
 	return nothing
+}
+
+// outdated tells whether a member's header has another one in sync that is out: it did not answer when that was stored.
+func (k *Keeper) outdated(v *view, replica string) bool {
+	for other, state := range k.headers[replica].Members {
+		if state == v1alpha1.MemberInSync && v.is(other, v1alpha1.MemberOut) {
+			return true
+		}
+	}
+	return false
 }
 
 // stamp the record, to learn that this process still holds the mirror.
@@ -307,7 +318,7 @@ func (k *Keeper) recorded(v *view) bool {
 		if m.State != v1alpha1.MemberInSync || v.array.Members[m.Replica] != MemberInSync {
 			continue
 		}
-		if k.headers[m.Replica].Mark != lastMark(m) {
+		if k.headers[m.Replica].Mark != lastMark(m) || k.outdated(v, m.Replica) {
 			return false
 		}
 		some = true

@@ -264,6 +264,8 @@ func (a *array) send(w *write, apply func(*disk), ok func(string)) bool {
 				w.failed = true
 				w.errored = w.errored || a.n.w.erroring
 				a.fail(name)
+				// The last one answered an error, and has not the bit of what it is going to have.
+				a.n.w.lost = a.n.w.lost || a.n.w.erroring && w.phase == bitmapPhase && a.members[name] == MemberInSync
 			}
 			a.proceed()
 		})

@@ -129,7 +129,7 @@ type world struct {
 	// there.
 	failed [regions]bool
 	// lost: MD went on without a member, could not write that down, and nobody can record it because the API was
-	// restored. Two replicas that fail do not survive that.
+	// restored; or it could not write down what that member lacks. Two replicas that fail do not survive that.
 	lost bool
 	// seen values of a region, when an attachment started.
 	seen [regions]map[int]bool
