@@ -146,7 +146,7 @@ var _ = Describe("An authenticated volume", func() {
 		errorsBefore := ioErrors(ctx, clientNode)
 
 		n := acks.count()
-		out, err := kubectlWeft(ctx)("rotate", claim.Name, "-n", claim.Namespace, "--wait")
+		out, err := kubectlWeft(ctx)(ctx, "rotate", claim.Name, "-n", claim.Namespace, "--wait")
 		Expect(err).NotTo(HaveOccurred(), "%s", out)
 		acks.goOnNow(ctx)
 		acks.pause("keys were rotated", n)

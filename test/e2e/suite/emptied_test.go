@@ -18,14 +18,14 @@ import (
 )
 
 // kubectlWeft builds the plugin, and returns what runs it and gives what it prints.
-func kubectlWeft(ctx context.Context) func(args ...string) (string, error) {
+func kubectlWeft(ctx context.Context) func(ctx context.Context, args ...string) (string, error) {
 	GinkgoHelper()
 	program := filepath.Join(GinkgoT().TempDir(), "kubectl-weft")
 	build := exec.CommandContext(ctx, "go", "build", "-o", program, "./operator/cmd/kubectl-weft")
 	build.Dir = run.repo
 	out, err := build.CombinedOutput()
 	Expect(err).NotTo(HaveOccurred(), "%s", out)
-	return func(args ...string) (string, error) {
+	return func(ctx context.Context, args ...string) (string, error) {
 		out, err := exec.CommandContext(ctx, program, append(args, "--kubeconfig="+machines.Kubeconfig())...).CombinedOutput()
 		return string(out), err
 	}
@@ -52,9 +52,9 @@ var _ = Describe("A storage node with twenty volumes", func() {
 		target := everywhere(ctx, "emptied")
 		newClass(ctx, "weft-emptied", map[string]string{"target": target.Name})
 		for _, node := range nodes {
-			DeferCleanup(func(ctx context.Context) { Expect(kubectlWeft(ctx)("uncordon", node)).Error().NotTo(HaveOccurred()) })
+			DeferCleanup(func(ctx context.Context) { Expect(weft(ctx, "uncordon", node)).Error().NotTo(HaveOccurred()) })
 		}
-		Expect(weft("cordon", clientNode)).Error().NotTo(HaveOccurred())
+		Expect(weft(ctx, "cordon", clientNode)).Error().NotTo(HaveOccurred())
 		ns := newNamespace(ctx)
 		var claims []*corev1.PersistentVolumeClaim
 		var paths []string
@@ -78,11 +78,11 @@ var _ = Describe("A storage node with twenty volumes", func() {
 		Expect(storedOn(ctx, storageNode)).To(HaveLen(2 * each))
 
 		By("draining the node")
-		Expect(weft("uncordon", clientNode)).Error().NotTo(HaveOccurred())
-		out, err := weft("drain", storageNode) // requests the first moves and ends, as one that is interrupted
+		Expect(weft(ctx, "uncordon", clientNode)).Error().NotTo(HaveOccurred())
+		out, err := weft(ctx, "drain", storageNode) // requests the first moves and ends, as one that is interrupted
 		Expect(err).To(HaveOccurred(), out)
 		began := time.Now()
-		out, err = weft("drain", storageNode, "--wait")
+		out, err = weft(ctx, "drain", storageNode, "--wait")
 		Expect(err).NotTo(HaveOccurred(), out)
 		AddReportEntry("time of the drain", time.Since(began).String())
 		Expect(out).To(ContainSubstring("switched off"))

@@ -143,13 +143,13 @@ var _ = Describe("Claims whose objects are wiped from etcd", func() {
 
 		By("recovering them")
 		weft := kubectlWeft(ctx)
-		out, err := weft("recover", "--lost")
+		out, err := weft(ctx, "recover", "--lost")
 		AddReportEntry("kubectl weft recover --lost", out)
 		Expect(err).NotTo(HaveOccurred(), out)
 		for _, claim := range []string{ns + "/claim", ns + "/plain"} {
 			Expect(out).To(ContainSubstring(claim))
 		}
-		out, err = weft("recover", "--lost", "--all", "--claims")
+		out, err = weft(ctx, "recover", "--lost", "--all", "--claims")
 		AddReportEntry("kubectl weft recover --lost --all --claims", out)
 		Expect(err).NotTo(HaveOccurred(), out)
 		var volumes corev1.PersistentVolumeList

@@ -169,7 +169,7 @@ func topShows(ctx context.Context, r *replicated) {
 	weft := kubectlWeft(ctx)
 	top := func(g Gomega, what string, args ...string) []load {
 		GinkgoHelper()
-		out, err := weft(append([]string{"top", what, "-o", "json"}, args...)...)
+		out, err := weft(ctx, append([]string{"top", what, "-o", "json"}, args...)...)
 		g.Expect(err).NotTo(HaveOccurred(), out)
 		var got map[string][]load
 		g.Expect(json.Unmarshal([]byte(out), &got)).To(Succeed(), out)

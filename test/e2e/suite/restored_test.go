@@ -61,7 +61,7 @@ func recoverRecord(ctx context.Context, r *replicated, current string, flags ...
 	GinkgoHelper()
 	bounded, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
-	out, err := kubectlWeft(bounded)(append([]string{"recover", "nv/" + r.volume.Name, "--wait"}, flags...)...)
+	out, err := kubectlWeft(bounded)(bounded, append([]string{"recover", "nv/" + r.volume.Name, "--wait"}, flags...)...)
 	AddReportEntry("kubectl weft recover", out)
 	Expect(err).NotTo(HaveOccurred(), out)
 	Expect(out).To(ContainSubstring("the record is recovered"))
