@@ -29,10 +29,16 @@ func newHeld(t *testing.T, nodes int) *moves {
 	t.Helper()
 	m := newMoves(t, nodes)
 	m.id = newMirrored(t, m.service(), m.st, "v")
+	return m.held()
+}
+
+// held by a pod's attachment, and with the usual time after which a lost replica is replaced.
+func (m *moves) held() *moves {
+	m.t.Helper()
 	m.edit(func(spec *v1alpha1.NvmfVolumeSpec) {
 		spec.ReplaceLostReplicaAfterMinutes = v1alpha1.UsualReplaceLostMinutes
 	})
-	hold(t, m.service(), m.id, newHost(t, "host"))
+	hold(m.t, m.service(), m.id, newHost(m.t, "host"))
 	return m
 }
 
@@ -646,6 +652,14 @@ func TestTwoServicesReplaceAReplicaOnce(t *testing.T) {
 	m.until(m.has(m.id+"-1", m.id+"-2"))
 }
 
+// newHeldInRacks is a volume with two replicas that a pod uses, of a target with a node in each of these racks.
+func newHeldInRacks(t *testing.T, racks ...string) *moves {
+	t.Helper()
+	m := movesOf(t, newRacks(t, racks...))
+	inRacks(t, m, "2", "")
+	return m.held()
+}
+
 // As long as the zone of a lost replica is down, its replacement does not go to that of the other one.
 func TestALostReplicaIsReplacedInAnotherZone(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -656,12 +670,7 @@ func TestALostReplicaIsReplacedInAnotherZone(t *testing.T) {
 		"there is no other zone": {[]string{"a", "b", "b", "b"}, "no node in another zone"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := movesOf(t, newRacks(t, tc.racks...))
-			inRacks(t, m, "2", "")
-			m.edit(func(spec *v1alpha1.NvmfVolumeSpec) {
-				spec.ReplaceLostReplicaAfterMinutes = v1alpha1.UsualReplaceLostMinutes
-			})
-			hold(t, m.service(), m.id, newHost(t, "host"))
+			m := newHeldInRacks(t, tc.racks...)
 			var inA string // the only node of its rack
 			for i, member := range volume(t, m.id).Spec.Members {
 				if m.nodesOf()[i] == 0 {
@@ -697,12 +706,7 @@ func TestAReplicaWhoseNodeIsGoneIsReplacedInAnotherZone(t *testing.T) {
 		"there is no other zone": {[]string{"a", "a", "a"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := movesOf(t, newRacks(t, tc.racks...))
-			inRacks(t, m, "2", "")
-			m.edit(func(spec *v1alpha1.NvmfVolumeSpec) {
-				spec.ReplaceLostReplicaAfterMinutes = v1alpha1.UsualReplaceLostMinutes
-			})
-			hold(t, m.service(), m.id, newHost(t, "host"))
+			m := newHeldInRacks(t, tc.racks...)
 			g := NewWithT(t)
 			g.Expect(m.nodesOf()).To(ConsistOf(1, len(tc.racks)-1))
 			lost := volume(t, m.id).Spec.Members[slices.Index(m.nodesOf(), 1)]

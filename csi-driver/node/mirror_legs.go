@@ -319,20 +319,17 @@ func (l *mirrorLegs) record(m replica) error {
 // Delete implements keeper.Legs. What the mirror has of the replica's slice fails from then on. A path that was being
 // made meanwhile goes, too: the leg would answer, and its slice would not.
 func (l *mirrorLegs) Delete(ctx context.Context, name string) error {
-	if err := l.away(ctx, name); err != nil {
-		return err
-	}
 	err := wait.PollUntilContextCancel(ctx, givingUpInterval, true, func(ctx context.Context) (bool, error) {
 		if l.connecting.TryLock() {
 			return true, nil
 		}
-		return false, l.giveUp(ctx, name)
+		return false, l.takeDown(ctx, name)
 	})
 	if err != nil {
 		return err
 	}
 	defer l.connecting.Unlock()
-	if err := l.giveUp(ctx, name); err != nil {
+	if err := l.takeDown(ctx, name); err != nil {
 		return err
 	}
 	nqns, err := l.Initiator.Subsystems()
@@ -344,19 +341,11 @@ func (l *mirrorLegs) Delete(ctx context.Context, name string) error {
 			return err
 		}
 	}
-	return l.away(ctx, name)
+	return l.takeDown(ctx, name)
 }
 
-// away with a replica's controllers, and then with its slices.
-func (l *mirrorLegs) away(ctx context.Context, name string) error {
-	if err := l.giveUp(ctx, name); err != nil {
-		return err
-	}
-	return l.drop(ctx, name)
-}
-
-// giveUp all controllers of a replica.
-func (l *mirrorLegs) giveUp(ctx context.Context, name string) error {
+// takeDown a replica's controllers, and then its slices.
+func (l *mirrorLegs) takeDown(ctx context.Context, name string) error {
 	nqns, err := l.Initiator.Subsystems()
 	if err != nil {
 		return err
@@ -366,7 +355,7 @@ func (l *mirrorLegs) giveUp(ctx context.Context, name string) error {
 			return err
 		}
 	}
-	return nil
+	return l.drop(ctx, name)
 }
 
 // tellOfControllers tells the keepers of mirrors whose controllers change state, until the context ends.

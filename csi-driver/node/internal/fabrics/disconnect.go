@@ -202,12 +202,10 @@ func (h *Host) delete(c Controller) (ended func(context.Context) error) {
 		err = ours.Close()
 	}
 	return func(ctx context.Context) error {
-		select {
-		case <-fl.done:
+		if fl.wait(ctx) == nil {
 			return failed(errors.Join(fl.err, err))
-		case <-ctx.Done():
-			return nil
 		}
+		return nil // the caller has given up, and says so
 	}
 }
 

@@ -27,15 +27,23 @@ type flight struct {
 	err   error
 }
 
+// wait for the flight's end, or the context's, whose error it gives then.
+func (fl *flight) wait(ctx context.Context) error {
+	select {
+	case <-fl.done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // do runs f, unless it runs for the same key already, and waits for its end or the context's. When f fails with an
 // error of the context of the caller that began it, the others who wait for it are not meant: one of them begins again.
 func (s *flights) do(ctx context.Context, key flightKey, f func() error) error {
 	for {
 		fl, joined := s.begin(key, f)
-		select {
-		case <-fl.done:
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := fl.wait(ctx); err != nil {
+			return err
 		}
 		givenUp := errors.Is(fl.err, context.Canceled) || errors.Is(fl.err, context.DeadlineExceeded)
 		if !joined || !givenUp || ctx.Err() != nil {
@@ -103,10 +111,8 @@ func (s *flights) wait(ctx context.Context, matches func(flightKey) bool) error 
 		if next == nil {
 			return nil
 		}
-		select {
-		case <-next.done:
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := next.wait(ctx); err != nil {
+			return err
 		}
 	}
 }

@@ -264,7 +264,7 @@ func (a *array) send(w *write, apply func(*disk), ok func(string)) bool {
 				w.failed = true
 				w.errored = w.errored || a.n.w.erroring
 				a.fail(name)
-				// The last one answered an error, and has not the bit of what it is going to have.
+				// The last member failed to write its bitmap, which therefore misses the write that follows.
 				a.n.w.lost = a.n.w.lost || a.n.w.erroring && w.phase == bitmapPhase && a.members[name] == MemberInSync
 			}
 			a.proceed()

@@ -76,14 +76,7 @@ func (t *tasks) result(name string) (result, bool) {
 
 // runs tells whether a task runs whose name begins with one of these.
 func (t *tasks) runs(names ...string) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for running := range t.running {
-		if slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(running, name) }) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(names, func(name string) bool { return len(t.of(name)) > 0 })
 }
 
 // pending tells whether a task runs, or has a result that nobody took.
