@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -214,6 +215,18 @@ func (c *cluster) targetCondition(target, kind string) func() string {
 
 func (c *cluster) nodeCondition(node, kind string) func() string {
 	return func() string { return brief(c.nvmfNode(node).Status.Conditions, kind) }
+}
+
+// judged returns a function that says whether each of these conditions is about the node's spec as it is now: the
+// controllers that write them have seen it.
+func (c *cluster) judged(node string, kinds ...string) func() bool {
+	return func() bool {
+		nn := c.nvmfNode(node)
+		return !slices.ContainsFunc(kinds, func(kind string) bool {
+			is := meta.FindStatusCondition(nn.Status.Conditions, kind)
+			return is == nil || is.ObservedGeneration != nn.Generation
+		})
+	}
 }
 
 func brief(conditions []metav1.Condition, kind string) string {

@@ -224,12 +224,8 @@ func TestNothingIsWrittenWhenNothingChanged(t *testing.T) {
 	c.Eventually(c.nodeCondition("still-1", v1alpha1.ConditionAgentAlive)).Should(Equal("Unknown/AgentSilent"))
 	c.Eventually(c.nodeCondition("still-2", v1alpha1.ConditionAgentAlive)).Should(Equal("Unknown/AgentSilent"))
 	c.Eventually(c.nodeCondition("still-2", v1alpha1.ConditionTargetPodReady)).Should(Equal("True/NotNeeded"))
-	c.Eventually(func() bool {
-		nn := c.nvmfNode("still-1")
-		is := meta.FindStatusCondition(nn.Status.Conditions, v1alpha1.ConditionUpdated)
-		pod := meta.FindStatusCondition(nn.Status.Conditions, v1alpha1.ConditionTargetPodReady)
-		return is != nil && is.ObservedGeneration == nn.Generation && pod != nil && pod.ObservedGeneration == nn.Generation
-	}).Should(BeTrue())
+	c.Eventually(c.judged("still-1", v1alpha1.ConditionTargetPodReady, v1alpha1.ConditionUpdated, v1alpha1.ConditionEvictable)).Should(BeTrue())
+	c.Eventually(c.judged("still-2", v1alpha1.ConditionTargetPodReady, v1alpha1.ConditionEvictable)).Should(BeTrue())
 
 	versions := func() map[string]string {
 		return map[string]string{

@@ -49,13 +49,8 @@ func TestATargetPodIsMadeOnce(t *testing.T) {
 		return []string{c.nvmfNode("pod-1").ResourceVersion, c.pod("pod-1").ResourceVersion, string(c.pod("pod-1").UID)}
 	}
 	c.plan("pod-1", func(p *v1alpha1.SPDKPlan) { p.Scheduler.LoadLimit = 30 })
-	generation := c.nvmfNode("pod-1").Generation
-	c.Eventually(func(g Gomega) { // each controller has seen it, and writes nothing more
-		conditions := c.nvmfNode("pod-1").Status.Conditions
-		for _, kind := range []string{v1alpha1.ConditionTargetPodReady, v1alpha1.ConditionTargetImageReady, v1alpha1.ConditionUpdated, v1alpha1.ConditionEvictable} {
-			g.Expect(meta.FindStatusCondition(conditions, kind)).To(HaveField("ObservedGeneration", generation), kind)
-		}
-	}).Should(Succeed())
+	c.Eventually(c.judged("pod-1",
+		v1alpha1.ConditionTargetPodReady, v1alpha1.ConditionTargetImageReady, v1alpha1.ConditionUpdated, v1alpha1.ConditionEvictable)).Should(BeTrue())
 	c.Expect(c.podCondition("pod-1")()).To(Equal("True/AsExpected"))
 
 	// Nothing is written when nothing changed, by this operator or the next.
