@@ -98,7 +98,7 @@ func emptyingCommand(at *cluster, cmd *cobra.Command) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return drain(cmd.Context(), newWatcher(api, newTable(cmd.OutOrStdout())), from, o)
+		return drain(cmd.Context(), newWatcher(api, cmd.OutOrStdout()), from, o)
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&o.dryRun, "dry-run", false, "show what would happen; change nothing")

@@ -50,7 +50,7 @@ You can repeat the command: if the same move is running, it says so, and --wait 
 			if err != nil {
 				return err
 			}
-			return moveClaim(cmd.Context(), newWatcher(api, newTable(cmd.OutOrStdout())), namespace, args[0], o)
+			return moveClaim(cmd.Context(), newWatcher(api, cmd.OutOrStdout()), namespace, args[0], o)
 		},
 	}
 	flags := cmd.Flags()

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -95,7 +96,7 @@ func replicaOf(v *v1alpha1.NvmfVolume, m v1alpha1.VolumeMember) *v1alpha1.NvmfRe
 
 // command runs with this watcher.
 func (r *rig) watcher() *watcher {
-	w := newWatcher(r.api, &table{out: &r.out})
+	w := newWatcher(r.api, &r.out)
 	w.now = func() time.Time { return r.now }
 	w.pause = func(ctx context.Context) error {
 		r.now = r.now.Add(time.Minute)
@@ -218,6 +219,47 @@ func TestMoveIsWatched(t *testing.T) {
 		"12:03:00  databases/data: a to b: Filling 50 % for 60s (894.8 MB/s, 60s left)\n", "12:05:00  databases/data: a to b: Removing", "12:06:00  databases/data: moved from a to b\n")
 	if strings.Contains(r.out.String(), "51 %") || strings.Count(r.out.String(), "Requested") != 1 {
 		t.Errorf("a line says nothing new:\n%s", r.out.String())
+	}
+}
+
+// On a terminal a bar shows how far a copy is, below all lines, and lines tell only of what else changes.
+func TestCopiesHaveBarsOnATerminal(t *testing.T) {
+	_, objects := volume("data", "a")
+	r := newRig(t, objects...)
+	v := &terminal{t: t, width: 90, height: 8}
+	w := r.watcher()
+	w.out, w.bars = v, v.screen()
+	shows := func(bar string) {
+		t.Helper()
+		var bars []string
+		for _, line := range v.lines {
+			if strings.HasPrefix(line, "[") {
+				bars = append(bars, line)
+			}
+		}
+		if len(bars) != 1 || bars[0] != bar || v.lines[len(v.lines)-1] != bar {
+			t.Errorf("the terminal shows\n%s\nwant one bar, as the last line:\n%s", strings.Join(v.lines, "\n"), bar)
+		}
+	}
+	copied := func(n int64) {
+		r.record("v-data", func(_, fresh *v1alpha1.MirrorMember) { fresh.CopiedBytes = n << 30 })
+	}
+	r.steps = []func(){
+		func() { r.add("v-data", "b") },
+		func() { shows("[------------------------------]   0 %  databases/data"); copied(50) },
+		func() { shows("[###############---------------]  50 % (894.8 MB/s, 60s left)  databases/data"); copied(100) },
+		func() {
+			shows("[##############################] 100 % (894.8 MB/s, 0s left)  databases/data")
+			r.record("v-data", func(_, fresh *v1alpha1.MirrorMember) { fresh.State = v1alpha1.MemberInSync })
+		},
+		func() { r.remove("v-data") },
+	}
+	if err := moveClaim(r.ctx, w, "databases", "data", moveOptions{to: "b", wait: true}); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"12:01:00  databases/data: a to b: Filling 0 %", "12:04:00  databases/data: a to b: Removing for 3m", "12:05:00  databases/data: moved from a to b"}
+	if got := v.lines[len(v.lines)-len(want):]; !slices.Equal(got, want) {
+		t.Errorf("the terminal shows\n%s\nwant at the end\n%s", strings.Join(v.lines, "\n"), strings.Join(want, "\n"))
 	}
 }
 

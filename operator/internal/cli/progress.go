@@ -6,8 +6,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/duration"
@@ -21,8 +23,10 @@ const (
 	lookEvery = 2 * time.Second
 	// defaultMoves that run at once: each copies up to 200 MB/s from the node that uses the volume.
 	defaultMoves = 4
-	// percentStep between two lines about the same copy.
+	// percentStep between two lines about the same copy, where no bar shows it.
 	percentStep = 5
+	// barWidth of a full bar, in characters.
+	barWidth = 30
 )
 
 // States of a move that the mirror's record does not name.
@@ -165,9 +169,20 @@ func (p progress) words() string {
 	return text
 }
 
+// changed tells whether the move is at another step than before.
+func (p progress) changed(last progress) bool {
+	return p.state != last.state || p.to != last.to || p.waiting != last.waiting || p.percent < last.percent
+}
+
 // news tells whether the progress is worth another line after the last one.
 func (p progress) news(last progress) bool {
-	return p.state != last.state || p.to != last.to || p.waiting != last.waiting || p.percent >= last.percent+percentStep || p.percent < last.percent
+	return p.changed(last) || p.percent >= last.percent+percentStep
+}
+
+// bar of what is copied; the move's name is last, because it may be cut.
+func (p progress) bar() string {
+	full := max(p.percent, 0) * barWidth / 100
+	return fmt.Sprintf("[%s%s] %3d %%%s  %s", strings.Repeat("#", full), strings.Repeat("-", barWidth-full), max(p.percent, 0), p.speed(), p.called)
 }
 
 // watcher looks at the cluster again and again.
@@ -178,12 +193,37 @@ type watcher struct {
 	// pause between two looks. It fails when ctx ends.
 	pause func(ctx context.Context) error
 	last  map[string]progress
+	// bars of copies, below all lines; on a terminal only.
+	bars *screen
 }
 
-func newWatcher(api client.Client, t *table) *watcher {
-	return &watcher{api: api, table: t, now: time.Now, last: map[string]progress{}, pause: func(ctx context.Context) error {
+func newWatcher(api client.Client, out io.Writer) *watcher {
+	return &watcher{api: api, table: newTable(out), now: time.Now, last: map[string]progress{}, bars: newScreen(out, io.Discard), pause: func(ctx context.Context) error {
 		return pauseFor(ctx, lookEvery)
 	}}
+}
+
+// line takes the place of the bars: the next look draws them below it.
+func (w *watcher) line(format string, args ...any) {
+	w.drawBars(nil)
+	w.table.line(format, args...)
+}
+
+// drawBars of copies in place of those drawn before.
+func (w *watcher) drawBars(moves []progress) {
+	width, height, terminal := w.bars.size()
+	if !terminal || w.err != nil {
+		return
+	}
+	var lines []string
+	for _, p := range moves {
+		if p.percent >= 0 && len(lines) < height-rowsBeside {
+			lines = append(lines, cut(printable(p.bar()), width))
+		}
+	}
+	if len(lines) > 0 || w.bars.drawn > 0 {
+		w.err = w.bars.draw(lines)
+	}
 }
 
 // pauseFor a time. It fails when ctx ends before.
@@ -201,12 +241,17 @@ func pauseFor(ctx context.Context, d time.Duration) error {
 // look at everything, as of now.
 func (w *watcher) look(ctx context.Context) (*fleet, error) { return lookAtFleet(ctx, w.api, w.now()) }
 
-// tell a line about each move that got on since the last time, and of those that ended how they did.
+// tell a line about each move that got on since the last time, and of those that ended how they did. On a terminal, bars
+// show how far copies are, and lines only what else changes.
 func (w *watcher) tell(f *fleet, moves []progress) {
 	still := map[string]progress{}
+	news := progress.news
+	if _, _, terminal := w.bars.size(); terminal {
+		news = progress.changed
+	}
 	for _, p := range moves {
 		still[p.volume] = p
-		if last, told := w.last[p.volume]; told && !p.news(last) {
+		if last, told := w.last[p.volume]; told && !news(p, last) {
 			still[p.volume] = last
 			continue
 		}
@@ -218,6 +263,7 @@ func (w *watcher) tell(f *fleet, moves []progress) {
 		}
 	}
 	w.last = still
+	w.drawBars(moves)
 }
 
 // stamped is a line that begins with the time.

@@ -42,7 +42,7 @@ out.`,
 			if err != nil {
 				return err
 			}
-			return rebalance(cmd.Context(), newWatcher(api, newTable(cmd.OutOrStdout())), args[0], o)
+			return rebalance(cmd.Context(), newWatcher(api, cmd.OutOrStdout()), args[0], o)
 		},
 	}
 	flags := cmd.Flags()

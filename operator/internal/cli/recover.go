@@ -100,7 +100,7 @@ Exit codes:
 			if err != nil {
 				return err
 			}
-			w := newWatcher(api, newTable(cmd.OutOrStdout()))
+			w := newWatcher(api, cmd.OutOrStdout())
 			if o.all && !o.lost {
 				return recoverAll(cmd.Context(), w, o)
 			}

@@ -51,7 +51,7 @@ Exit codes:
 			if err != nil {
 				return err
 			}
-			w := newWatcher(api, newTable(cmd.OutOrStdout()))
+			w := newWatcher(api, cmd.OutOrStdout())
 			if len(args) == 0 {
 				return rotateVolumes(cmd.Context(), w, "", o)
 			}
