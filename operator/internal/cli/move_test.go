@@ -247,7 +247,10 @@ func TestCopiesHaveBarsOnATerminal(t *testing.T) {
 	r.steps = []func(){
 		func() { r.add("v-data", "b") },
 		func() { shows("[------------------------------]   0 %  databases/data"); copied(50) },
-		func() { shows("[###############---------------]  50 % (894.8 MB/s, 60s left)  databases/data"); copied(100) },
+		func() {
+			shows("[###############---------------]  50 % (894.8 MB/s, 60s left)  databases/data")
+			copied(100)
+		},
 		func() {
 			shows("[##############################] 100 % (894.8 MB/s, 0s left)  databases/data")
 			r.record("v-data", func(_, fresh *v1alpha1.MirrorMember) { fresh.State = v1alpha1.MemberInSync })
