@@ -26,7 +26,7 @@ const (
 // run a sequence, and give what was wrong. Most of its disturbances are those that are named, if any are.
 func run(seed uint64, f faults, often ...int) *world {
 	w := newWorld(seed, f)
-	w.often = often
+	w.often, w.slow = often, true
 	w.copying = f.acceptsUnconfirmed || f.acceptsEarlier || f == (faults{}) && seed%2 == 0
 	for range disturbances {
 		for range w.rng.IntN(2 * stepsBetween) {
@@ -94,7 +94,11 @@ func (w *world) traffic() {
 	for _, name := range sorted(w.nodes) {
 		for _, replica := range sorted(w.nodes[name].legs) {
 			for range w.rng.IntN(6) {
-				if l := w.nodes[name].legs[replica]; l != nil && l.live && len(l.queue) > 0 {
+				switch l := w.nodes[name].legs[replica]; {
+				case l == nil:
+				case l.deleting:
+					l.fade()
+				case l.live && len(l.queue) > 0:
 					l.deliver()
 				}
 			}

@@ -163,7 +163,7 @@ func (k *Keeper) lost(v *view, m mirror.Member) (reason string, wait time.Durati
 			return mirror.ReasonLost, 0
 		}
 		return "", 0
-	case leg.State == LegGone:
+	case leg.State == LegGone, v.deleting[m.Replica]:
 		return mirror.ReasonLost, 0
 	case leg.State == LegHanging:
 		left := k.Grace - k.Now().Sub(k.hung[m.Replica])
@@ -398,7 +398,7 @@ func (k *Keeper) takeBackOne(ctx context.Context, v *view, m mirror.Member) doin
 		return k.connect(ctx, v, m)
 	}
 	if leg.State != LegLive || leg.Identity == m.Identity {
-		if leg.State == LegHanging && k.Now().Sub(k.hung[m.Replica]) >= k.Grace {
+		if k.hangs(v, m.Replica) {
 			return k.background(v, deleteTask+m.Replica, func(ctx context.Context) result {
 				return result{err: k.Legs.Delete(ctx, m.Replica)}
 			})

@@ -318,7 +318,8 @@ func (k *Keeper) ofThePast(ctx context.Context, v *view, past error) Status {
 }
 
 func (k *Keeper) phase(v *view) Phase {
-	if v.array.Exists && !v.array.Resyncing {
+	leaves := slices.ContainsFunc(mirror.InSync(v.Record), func(replica string) bool { return v.deleting[replica] })
+	if v.array.Exists && !v.array.Resyncing && !leaves {
 		return Running
 	}
 	return Waiting

@@ -402,8 +402,8 @@ func (k kernelArray) Compare(_ context.Context, replicas []string) ([]string, er
 	var kicked []string
 	for _, replica := range replicas {
 		for _, other := range replicas {
-			if l := k.n.legs[other]; l == nil || !l.live {
-				return nil, fmt.Errorf("%s does not answer", other)
+			if err := k.n.reads(other); err != nil {
+				return nil, err
 			}
 			s, o := k.n.w.targets[replica].disk.super, k.n.w.targets[other].disk.super
 			left := !s.valid || s.array != o.array || o.faulty[replica] && o.events > s.events
@@ -416,8 +416,8 @@ func (k kernelArray) Compare(_ context.Context, replicas []string) ([]string, er
 }
 
 func (k kernelArray) Ahead(_ context.Context, replica string) (bool, error) {
-	if l := k.n.legs[replica]; l == nil || !l.live {
-		return false, fmt.Errorf("%s does not answer", replica)
+	if err := k.n.reads(replica); err != nil {
+		return false, err
 	}
 	if k.n.array == nil {
 		return false, errNoArray
@@ -434,8 +434,8 @@ func (k kernelArray) Assemble(_ context.Context, replicas []string) error {
 	a := &array{n: k.n, members: map[string]MemberState{}, cursor: map[string]int{}, whole: map[string]bool{}}
 	var newest superblock
 	for _, replica := range replicas {
-		if l := k.n.legs[replica]; l == nil || !l.live {
-			return fmt.Errorf("%s does not answer", replica)
+		if err := k.n.reads(replica); err != nil {
+			return err
 		}
 		if s := w.targets[replica].disk.super; s.valid && (!newest.valid || s.events > newest.events) {
 			newest = s
@@ -492,8 +492,8 @@ func (k kernelArray) add(replica string, whole bool) error {
 	if a == nil {
 		return errNoArray
 	}
-	if l := k.n.legs[replica]; l == nil || !l.live {
-		return fmt.Errorf("%s does not answer", replica)
+	if err := k.n.reads(replica); err != nil {
+		return err
 	}
 	if a.members[replica] != MemberAbsent || len(a.writing) > 0 || a.changed {
 		return errors.New("device or resource busy")
@@ -607,10 +607,16 @@ func (k kernelLegs) Connect(_ context.Context, replica, identity string) error {
 }
 
 func (k kernelLegs) Delete(_ context.Context, replica string) error {
-	if l := k.n.legs[replica]; l != nil {
-		l.delete()
+	l := k.n.legs[replica]
+	if l == nil {
+		return nil
 	}
-	return nil
+	if !k.n.w.slow || !l.deleting && k.n.w.chance(30) {
+		l.delete()
+		return nil
+	}
+	l.begin()
+	panic(hanging{})
 }
 
 type kernelHeaders struct{ n *node }
@@ -645,9 +651,9 @@ func (n *node) patiently(f func()) func() {
 	}
 }
 
-// answers fails if a replica is not connected to. It hangs while a leg does.
-func (k kernelHeaders) answers(replica string) error {
-	l := k.n.legs[replica]
+// reads something of a replica. That fails if it is not connected to, and hangs while its leg does.
+func (n *node) reads(replica string) error {
+	l := n.legs[replica]
 	if l == nil {
 		return fmt.Errorf("%s is not connected", replica)
 	}
@@ -659,7 +665,7 @@ func (k kernelHeaders) answers(replica string) error {
 
 // Read a header.
 func (k kernelHeaders) Read(_ context.Context, replica string) (mirror.Header, error) {
-	if err := k.answers(replica); err != nil {
+	if err := k.n.reads(replica); err != nil {
 		return mirror.Header{}, err
 	}
 	h := k.n.w.targets[replica].disk.header
@@ -673,7 +679,7 @@ func (k kernelHeaders) Read(_ context.Context, replica string) (mirror.Header, e
 }
 
 func (k kernelHeaders) Write(_ context.Context, replica string, h mirror.Header) error {
-	if err := k.answers(replica); err != nil {
+	if err := k.n.reads(replica); err != nil {
 		return err
 	}
 	k.n.w.targets[replica].disk.header = h

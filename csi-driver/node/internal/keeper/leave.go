@@ -34,9 +34,9 @@ func (k *Keeper) leave(v *view) Status {
 			return waits
 		}
 	}
-	for _, which := range []func(Leg) bool{
-		func(leg Leg) bool { return leg.State == LegLive },
-		func(Leg) bool { return true },
+	for _, which := range []func(string) bool{
+		func(replica string) bool { return v.legs[replica].State == LegLive },
+		every,
 	} {
 		if d := k.disconnect(v, which); d.did {
 			waits.Err = d.Err

@@ -14,8 +14,8 @@ import (
 
 // start connects to the members, compares them, records the start, writes the headers and assembles the array.
 func (k *Keeper) start(ctx context.Context, v *view) Status {
-	if len(v.deleting) > 0 {
-		return k.waits(v, nil).Status
+	if d := k.unblock(v, compareTask, assembleTask); d.did || len(v.deleting) > 0 {
+		return k.waits(v, d.Err).Status
 	}
 	s := k.startNext(ctx, v)
 	s.Phase = Starting
@@ -28,20 +28,19 @@ func (k *Keeper) startNext(ctx context.Context, v *view) Status {
 		return k.waits(v, err).Status
 	}
 	if k.started {
-		return k.assemble(v, present)
+		return k.assemble(ctx, v, present)
 	}
 	if present = k.toCompare(v, present); !slices.Equal(k.compared, present) {
-		task := "compare the members"
-		compared, ok := k.tasks.result(task)
+		compared, ok := k.tasks.result(compareTask)
 		if !ok {
-			k.tasks.start(task, func(ctx context.Context) result {
+			k.tasks.start(compareTask, func(ctx context.Context) result {
 				kicked, err := k.Array.Compare(ctx, present)
 				return result{err: err, names: kicked, of: present}
 			})
 			return k.waits(v, nil).Status
 		}
 		if compared.err != nil {
-			return k.waits(v, fmt.Errorf("%s: %w", task, compared.err)).Status
+			return k.waits(v, fmt.Errorf("%s: %w", compareTask, compared.err)).Status
 		}
 		if k.compared, k.kicked = compared.of, compared.names; !slices.Equal(k.compared, present) {
 			return Status{} // another one answers now
@@ -152,28 +151,43 @@ func (k *Keeper) found(ctx context.Context, v *view) ([]mirror.Found, bool, erro
 }
 
 // assemble what the record says is in sync, once all those headers have the record.
-func (k *Keeper) assemble(v *view, present []string) Status {
+func (k *Keeper) assemble(ctx context.Context, v *view, present []string) Status {
 	members := mirror.InSync(v.Record)
-	for _, replica := range members {
-		if !slices.Contains(present, replica) {
-			k.started = false // it went meanwhile: start from the beginning, without it
-			return Status{Err: fmt.Errorf("%s does not answer any more", replica)}
+	missing := slices.IndexFunc(members, func(replica string) bool { return !slices.Contains(present, replica) })
+	if !k.tasks.pending(assembleTask) {
+		if missing >= 0 {
+			return k.leaveBehind(ctx, v, members[missing], present)
 		}
-	}
-	ready, err := k.read(v, members)
-	if ready && err == nil {
-		ready, err = k.write(v, members)
-	}
-	if err != nil || !ready {
-		return k.waits(v, err).Status
+		ready, err := k.read(v, members)
+		if ready && err == nil {
+			ready, err = k.write(v, members)
+		}
+		if err != nil || !ready {
+			return k.waits(v, err).Status
+		}
 	}
 	s := k.background(v, assembleTask, func(ctx context.Context) result {
 		return result{err: k.Array.Assemble(ctx, members)}
 	}).Status
-	if s.Err != nil {
-		k.started = false
+	if s.Err != nil && missing < 0 {
+		k.started = false // start from the beginning
 	}
 	return s
+}
+
+// leaveBehind a member that went away after the start was recorded and before there was an array. Nothing was written in
+// between, and all members that the start has in sync have everything: any of them will do.
+func (k *Keeper) leaveBehind(ctx context.Context, v *view, replica string, present []string) Status {
+	if v.legs[replica].State == LegHanging && !k.hangs(v, replica) {
+		return k.waits(v, nil).Status
+	}
+	marks, ready, err := k.marksOf(v, present)
+	if err != nil || !ready {
+		return k.waits(v, err).Status
+	}
+	return k.swap(ctx, v, func(h mirror.Holder) (mirror.Record, error) {
+		return h.Lost(v.Record, replica, mirror.ReasonUnreachable, marks)
+	})
 }
 
 // Tasks that make or end what is there.
@@ -181,6 +195,7 @@ const (
 	connectTask  = "connect to "                // and the replica
 	deleteTask   = "delete the controllers of " // and the replica
 	assembleTask = "assemble"
+	compareTask  = "compare the members"
 	stopTask     = "stop" // the array
 )
 
@@ -215,7 +230,7 @@ func (k *Keeper) stop(ctx context.Context, v *view) Status {
 
 // disconnected ends the connections of a mirror without an array.
 func (k *Keeper) disconnected(v *view) Status {
-	if s := k.disconnect(v, func(Leg) bool { return true }); s.did {
+	if s := k.disconnect(v, every); s.did {
 		return s.Status
 	}
 	if v.busy {
@@ -228,7 +243,7 @@ func (k *Keeper) disconnected(v *view) Status {
 // nobody uses it any more. The record stays dirty, so that the next start compares the members.
 func (k *Keeper) stopDirty(v *view) Status {
 	k.clean = false
-	if d := k.disconnect(v, func(Leg) bool { return true }); d.did {
+	if d := k.disconnect(v, every); d.did {
 		return d.Status
 	}
 	return k.background(v, stopTask, func(ctx context.Context) result { return result{err: k.Array.Stop(ctx)} }).Status
@@ -236,11 +251,13 @@ func (k *Keeper) stopDirty(v *view) Status {
 
 // stopped records a clean end. The kernel may have dropped a member while it stopped: the members' metadata says so.
 func (k *Keeper) stopped(ctx context.Context, v *view) Status {
-	task := "compare the members"
-	compared, ok := k.tasks.result(task)
+	if d := k.unblock(v, compareTask); d.did {
+		return d.Status
+	}
+	compared, ok := k.tasks.result(compareTask)
 	if !ok {
 		members := mirror.InSync(v.Record)
-		k.tasks.start(task, func(ctx context.Context) result {
+		k.tasks.start(compareTask, func(ctx context.Context) result {
 			kicked, err := k.Array.Compare(ctx, members)
 			return result{err: err, names: kicked}
 		})
@@ -255,11 +272,27 @@ func (k *Keeper) stopped(ctx context.Context, v *view) Status {
 	return status
 }
 
+// unblock these tasks, which read the metadata of members before there is a pod: they wait for as long as one of them
+// hangs. It is given up after the grace, as in a mirror that runs.
+func (k *Keeper) unblock(v *view, tasks ...string) doing {
+	if !k.tasks.runs(tasks...) {
+		return nothing
+	}
+	return k.disconnect(v, func(replica string) bool { return k.hangs(v, replica) })
+}
+
+// hangs tells whether a leg has not answered for the grace.
+func (k *Keeper) hangs(v *view, replica string) bool {
+	return v.legs[replica].State == LegHanging && k.Now().Sub(k.hung[replica]) >= k.Grace
+}
+
+func every(string) bool { return true }
+
 // disconnect the legs for which which says so, each in the background.
-func (k *Keeper) disconnect(v *view, which func(Leg) bool) doing {
+func (k *Keeper) disconnect(v *view, which func(replica string) bool) doing {
 	waiting := nothing
 	for _, replica := range v.replicas() {
-		if leg := v.legs[replica]; leg.State == LegGone || !which(leg) {
+		if v.legs[replica].State == LegGone || !which(replica) {
 			continue
 		}
 		waiting = k.background(v, deleteTask+replica, func(ctx context.Context) result {

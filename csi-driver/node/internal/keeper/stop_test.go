@@ -320,3 +320,63 @@ func (n *node) members() map[string]MemberState {
 	}
 	return n.array.members
 }
+
+// away is an array that loses a member in the middle of a call.
+type away struct {
+	kernelArray
+	compares, assembles func()
+}
+
+func (a away) Compare(ctx context.Context, replicas []string) ([]string, error) {
+	a.compares()
+	return a.kernelArray.Compare(ctx, replicas)
+}
+
+func (a away) Assemble(ctx context.Context, replicas []string) error {
+	a.assembles()
+	return a.kernelArray.Assemble(ctx, replicas)
+}
+
+// A member that stops answering while the members are compared, or the array is made of them, is given up after the
+// grace, as any other: the mirror does not wait for it.
+func TestAStartGoesOnWithoutAMemberThatHangs(t *testing.T) {
+	for _, during := range []string{"compare", "assemble"} {
+		t.Run(during, func(t *testing.T) {
+			r := startRunning(t)
+			lost := mirror.InSync(r.api.mirror.Record)[1]
+			array := away{kernelArray{r.n}, func() {}, func() {}}
+			once := func() {
+				if r.targets[lost].powered {
+					r.targets[lost].crash()
+					r.refresh()
+				}
+			}
+			if during == "compare" {
+				array.compares = once
+			} else {
+				array.assembles = once
+			}
+			r.n.plugin.Array = array
+			r.want("running", in(Running))
+			if got := mirror.InSync(r.api.mirror.Record); slices.Contains(got, lost) || len(got) != 1 {
+				t.Errorf("in sync are %v, and %s went away", got, lost)
+			}
+		})
+	}
+}
+
+// So does a stop that a member does not answer any more: it is not clean, and ends.
+func TestAStopGoesOnWithoutAMemberThatHangs(t *testing.T) {
+	r := startRunning(t)
+	r.want("running", in(Running))
+	lost := mirror.InSync(r.api.mirror.Record)[1]
+	r.n.plugin.Array = away{kernelArray{r.n}, func() {
+		r.targets[lost].crash()
+		r.refresh()
+	}, func() {}}
+	r.n.plugin.Mode = Stop
+	r.want("stopped", in(Stopped))
+	if is := r.api.mirror.Record; !is.Dirty || !mirror.Whole(is) {
+		t.Errorf("stopped, with the record %s", mirror.String(is))
+	}
+}

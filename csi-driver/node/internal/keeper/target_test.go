@@ -155,6 +155,8 @@ type leg struct {
 	replica  string
 	identity string
 	live     bool
+	// deleting: its controllers are being deleted, which takes a while, whatever becomes of who asked for it.
+	deleting bool
 	// queue of commands that wait to be sent, and sent ones that were not answered.
 	queue, sent []*command
 }
@@ -172,7 +174,7 @@ func (l *leg) reachable() bool {
 // refresh notices what connects and what does not.
 func (l *leg) refresh() {
 	live := l.reachable()
-	if live == l.live {
+	if live == l.live || l.deleting {
 		return
 	}
 	l.live = live
@@ -206,7 +208,26 @@ func (l *leg) deliver() {
 	t.inFlight = append(t.inFlight, c)
 }
 
-// delete the controllers: everything that waits fails, what is in flight may be carried out.
+// begin to delete the controllers: nothing is sent any more, and what was sent may still be answered.
+func (l *leg) begin() { l.deleting, l.live = true, false }
+
+// fade is one moment of the deletion: a command fails, which may be carried out if it was sent. When none is left, the
+// controllers go.
+func (l *leg) fade() {
+	if n := len(l.queue) + len(l.sent); n == 0 {
+		l.delete()
+	} else if i := l.n.w.rng.IntN(n); i < len(l.queue) {
+		c := l.queue[i]
+		l.queue = slices.Delete(l.queue, i, i+1)
+		c.done(false)
+	} else {
+		c := l.sent[i-len(l.queue)]
+		c.orphan = true
+		c.done(false)
+	}
+}
+
+// delete the controllers at once: everything that waits fails, what is in flight may be carried out.
 func (l *leg) delete() {
 	all := append(slices.Clone(l.queue), l.sent...)
 	for _, c := range l.sent {

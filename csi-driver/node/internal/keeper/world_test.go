@@ -110,6 +110,8 @@ type world struct {
 	arrays  int
 	copied  int
 	calm    bool
+	// slow: it takes a while to delete controllers.
+	slow bool
 	// needsPerson: the controller cannot admit a holder by itself.
 	needsPerson bool
 	// erroring: a target is answering an error.
