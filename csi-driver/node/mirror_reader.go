@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -68,16 +69,7 @@ func (st staging) readHeaders(ctx context.Context) (map[string]v1alpha1.MirrorHe
 			continue // it does not admit this node, and was not asked
 		}
 		all.Go(func() {
-			h, err := mirror.Header{}, legs.Connect(ctx, r.Name, r.Identity)
-			if err == nil {
-				h, err = on.Read(ctx, r.Name)
-			}
-			h.Blank = r.blank
-			is := mirror.Reported(h)
-			if err != nil {
-				is = v1alpha1.MirrorHeader{Error: text.Clip(err.Error(), longestHeaderError)}
-			}
-			err = legs.Delete(ctx, r.Name)
+			is, err := readHeader(ctx, legs, on, r)
 			mu.Lock()
 			defer mu.Unlock()
 			headers[r.Name] = is
@@ -88,6 +80,49 @@ func (st staging) readHeaders(ctx context.Context) (map[string]v1alpha1.MirrorHe
 	}
 	all.Wait()
 	return headers, failed
+}
+
+// readHeader of a replica, and disconnect from it. One that stops answering while it is read is disconnected from after a
+// while, too: nothing else ends the read, and the volume would be busy here until the replica is back.
+func readHeader(ctx context.Context, legs *mirrorLegs, on *mirrorHeaders, r replica) (v1alpha1.MirrorHeader, error) {
+	var h mirror.Header
+	var read error
+	ended := make(chan struct{})
+	err := legs.Connect(ctx, r.Name, r.Identity)
+	if err == nil {
+		go func() {
+			defer close(ended)
+			h, read = on.Read(ctx, r.Name)
+		}()
+		err = legs.endsInTime(ctx, ended)
+	} else {
+		close(ended)
+	}
+	deleted := legs.Delete(ctx, r.Name)
+	if err == nil {
+		err = read
+	}
+	if err != nil {
+		return v1alpha1.MirrorHeader{Error: text.Clip(err.Error(), longestHeaderError)}, deleted
+	}
+	h.Blank = r.blank
+	return mirror.Reported(h), deleted
+}
+
+// endsInTime fails if a call to a replica has not ended after legTimeout, or when ctx ends.
+func (l *mirrorLegs) endsInTime(ctx context.Context, ended <-chan struct{}) error {
+	until := l.now().Add(legTimeout)
+	return wait.PollUntilContextCancel(ctx, givingUpInterval, true, func(context.Context) (bool, error) {
+		select {
+		case <-ended:
+			return true, nil
+		default:
+		}
+		if l.now().After(until) {
+			return false, fmt.Errorf("the replica has not answered for %s", legTimeout)
+		}
+		return false, nil
+	})
 }
 
 // reportHeaders to the CSI controller, with the word that nothing of the replicas is left here.

@@ -5,7 +5,9 @@ package node_test
 import (
 	"context"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
@@ -13,6 +15,8 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/mirror"
+	"github.com/weft-storage/weft/csi-driver/node"
+	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 	"github.com/weft-storage/weft/internal/header"
 )
 
@@ -123,4 +127,43 @@ func TestReaderThatWasCutOffReadsAgain(t *testing.T) {
 	m.changed = s.service.MirrorChanged
 	s.keepWith(s.service)
 	m.wantRead(s, want)
+}
+
+// leavingInitiator loses a replica's target when its header is about to be read.
+type leavingInitiator struct {
+	node.Initiator
+	leave func(fabrics.Namespace)
+}
+
+func (l leavingInitiator) ReadStart(ctx context.Context, ns fabrics.Namespace, length int) ([]byte, error) {
+	l.leave(ns)
+	return l.Initiator.ReadStart(ctx, ns, length)
+}
+
+// A replica whose target goes away while its header is read is given up, and nothing is left of it.
+func TestReaderGivesUpAReplicaThatHangs(t *testing.T) {
+	s, m := detachedWith(t)
+	m.changed = func(context.Context, string) error { return nil }
+	m.give(s, uuid.NewString(), v1alpha1.MoverRead)
+	lost := s.legs["pvc-1-r2"]
+	s.service.Initiator = leavingInitiator{s.service.Initiator, func(ns fabrics.Namespace) {
+		if ns.NQN == lost.nqn() {
+			s.hang("pvc-1-r2")
+		}
+	}}
+	read := make(chan error, 1)
+	go func() { read <- s.service.MirrorChanged(t.Context(), vol) }()
+	<-s.kernel.Hanging
+	s.clock.Step(time.Minute)
+	must(t, <-read)
+	s.Eventually(func() v1alpha1.MoverState { return m.record().Mover }).Should(Equal(v1alpha1.MoverStopped))
+	r := m.record()
+	if second, _ := mirror.Get(r, "pvc-1-r2"); second.Header == nil || !strings.Contains(second.Header.Error, "has not answered") {
+		t.Errorf("of the second, the record says %+v", second.Header)
+	}
+	if headers := mirror.Headers(r); len(headers) != 1 || headers["pvc-1-r1"].Epoch == 0 {
+		t.Errorf("the headers are %v", headers)
+	}
+	s.wantGone()
+	s.untilNothingIsOverdue()
 }

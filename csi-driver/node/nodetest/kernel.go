@@ -11,8 +11,10 @@ package nodetest
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -328,13 +330,34 @@ func (k *Kernel) OpenDirect(path string, write bool) (fabrics.DirectDevice, erro
 	if err != nil {
 		return nil, err
 	}
-	return direct{f, k}, nil
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	d := direct{File: f, kernel: k}
+	if h := k.heads[filepath.Base(path)]; h != nil {
+		d.number = h.device
+	}
+	return d, nil
 }
 
-// direct takes whole blocks only.
+// direct takes whole blocks only. It waits while no path answers, and fails once there is none.
 type direct struct {
 	*os.File
 	kernel *Kernel
+	number string
+}
+
+// answers waits until a path of the device is live, or fails when the device is gone.
+func (d direct) answers(op string) error {
+	if d.number == "" {
+		return nil
+	}
+	d.kernel.waitWritten(d.number)
+	d.kernel.mu.Lock()
+	defer d.kernel.mu.Unlock()
+	if !slices.ContainsFunc(slices.Collect(maps.Values(d.kernel.heads)), func(h *head) bool { return h.device == d.number }) {
+		return &os.PathError{Op: op, Path: d.Name(), Err: syscall.EIO}
+	}
+	return nil
 }
 
 const directBlock = 4096
@@ -349,7 +372,7 @@ func (d direct) fits(p []byte, offset int64) error {
 // ReadAt implements io.ReaderAt.
 func (d direct) ReadAt(p []byte, offset int64) (int, error) {
 	d.kernel.waitUnblocked(Reading, d.Name())
-	if err := d.fits(p, offset); err != nil {
+	if err := errors.Join(d.fits(p, offset), d.answers("read")); err != nil {
 		return 0, err
 	}
 	return d.File.ReadAt(p, offset)
@@ -357,7 +380,7 @@ func (d direct) ReadAt(p []byte, offset int64) (int, error) {
 
 // WriteAt implements io.WriterAt.
 func (d direct) WriteAt(p []byte, offset int64) (int, error) {
-	if err := d.fits(p, offset); err != nil {
+	if err := errors.Join(d.fits(p, offset), d.answers("write")); err != nil {
 		return 0, err
 	}
 	return d.File.WriteAt(p, offset)
