@@ -82,8 +82,8 @@ func (st staging) readHeaders(ctx context.Context) (map[string]v1alpha1.MirrorHe
 	return headers, failed
 }
 
-// readHeader of a replica, and disconnect from it. One that stops answering while it is read is disconnected from after a
-// while, too: nothing else ends the read, and the volume would be busy here until the replica is back.
+// readHeader of a replica, and disconnect from it. One that stops answering while it is read is disconnected from after
+// a while, too: nothing else ends the read, and the volume would be busy here until the replica is back.
 func readHeader(ctx context.Context, legs *mirrorLegs, on *mirrorHeaders, r replica) (v1alpha1.MirrorHeader, error) {
 	var h mirror.Header
 	var read error

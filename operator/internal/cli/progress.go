@@ -241,8 +241,8 @@ func pauseFor(ctx context.Context, d time.Duration) error {
 // look at everything, as of now.
 func (w *watcher) look(ctx context.Context) (*fleet, error) { return lookAtFleet(ctx, w.api, w.now()) }
 
-// tell a line about each move that got on since the last time, and of those that ended how they did. On a terminal, bars
-// show how far copies are, and lines only what else changes.
+// tell a line about each move that got on since the last time, and of those that ended how they did. On a terminal,
+// bars show how far copies are, and lines only what else changes.
 func (w *watcher) tell(f *fleet, moves []progress) {
 	still := map[string]progress{}
 	news := progress.news

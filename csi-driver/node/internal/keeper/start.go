@@ -175,8 +175,8 @@ func (k *Keeper) assemble(ctx context.Context, v *view, present []string) Status
 	return s
 }
 
-// leaveBehind a member that went away after the start was recorded and before there was an array. Nothing was written in
-// between, and all members that the start has in sync have everything: any of them will do.
+// leaveBehind a member that went away after the start was recorded, and before there was an array. Nothing was written
+// since, and all members that the start has in sync have everything: any of them will do.
 func (k *Keeper) leaveBehind(ctx context.Context, v *view, replica string, present []string) Status {
 	if v.legs[replica].State == LegHanging && !k.hangs(v, replica) {
 		return k.waits(v, nil).Status
