@@ -117,7 +117,7 @@ func unusable(d *v1alpha1.Drive, engine v1alpha1.Engine) *Reason {
 	case v1alpha1.ContentWeft:
 		if other := poolOf(d); other != engine {
 			return new(reasonf(v1alpha1.ReasonForeignSignature,
-				"%s contains a pool of engine %s (%s), which engine %s cannot read; if its volumes can be lost, erase it (blkdiscard -f /dev/%s on the node)",
+				"%s contains a pool of engine %s (%s), which engine %s cannot read; if its volumes can be lost, unmount the pool and erase the drive (blkdiscard -f /dev/%s on the node)",
 				d.Name, other, cmp.Or(d.ContentDetail, v1alpha1.DetailNvmetPool), engine, d.Name))
 		}
 	case v1alpha1.ContentForeign:

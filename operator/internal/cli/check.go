@@ -28,6 +28,7 @@ import (
 var (
 	neededKernel   = version.MustParseGeneric("5.12")
 	comparedKernel = version.MustParseGeneric("5.15")
+	safeKernel     = version.MustParseGeneric("6.7")
 	neededKubelet  = version.MustParseGeneric("1.32")
 )
 
@@ -270,13 +271,17 @@ func versions(n *corev1.Node) []finding {
 		found = append(found, finding{node: n.Name, wrong: wrong, says: fmt.Sprintf(format, args...), page: page})
 	}
 	info := n.Status.NodeInfo
-	switch kernel, err := version.ParseGeneric(info.KernelVersion); {
+	kernel, err := version.ParseGeneric(info.KernelVersion)
+	switch {
 	case err != nil:
 		say(false, kernelPage, "its kernel's version, %q, cannot be read; weft needs Linux %s or newer", info.KernelVersion, comparedKernel)
 	case kernel.LessThan(neededKernel):
 		say(true, kernelPage, "its kernel is Linux %s; upgrade to %s or newer", info.KernelVersion, comparedKernel)
 	case kernel.LessThan(comparedKernel):
 		say(false, kernelPage, "its kernel is Linux %s; weft was not compared with kernels before %s", info.KernelVersion, comparedKernel)
+	}
+	if err == nil && kernel.LessThan(safeKernel) && !kernel.LessThan(neededKernel) {
+		say(false, kernelPage, "its kernel is Linux %s; before %s, I/O over NVMe/TCP that times out can corrupt the host's memory", info.KernelVersion, safeKernel)
 	}
 	switch kubelet, err := version.ParseGeneric(info.KubeletVersion); {
 	case err != nil:
