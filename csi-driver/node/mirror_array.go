@@ -142,7 +142,7 @@ func (a *mirrorArray) Compare(ctx context.Context, names []string) ([]string, er
 }
 
 // kicked are the members that a kernel went on without: another's metadata does not know them, or they are behind it,
-// or were being copied to.
+// or were being copied to. One on which making the mirror was cut off was left behind by one on which it was not.
 func kicked(volume string, all []metadata) []string {
 	var most uint64
 	for _, m := range all {
@@ -153,6 +153,9 @@ func kicked(volume string, all []metadata) []string {
 	var names []string
 	for _, m := range all {
 		if m.none || !m.Bitmap {
+			if most > 0 {
+				names = append(names, m.name)
+			}
 			continue
 		}
 		// One event less is what a write that was cut off leaves; the kernel takes such a member, too.

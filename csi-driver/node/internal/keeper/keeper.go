@@ -125,7 +125,8 @@ type Keeper struct {
 	out      map[string]bool          // members that were out in a record that this process stored
 	returned map[string]bool          // members whose return this process stored
 	asked    map[string]bool          // legs of which the agent said that nothing acknowledged was lost
-	started  bool                     // this process stored the start
+	started  bool                     // this process stored a start, and nobody was told since that the mirror runs
+	unmade   bool                     // the array could not be made since: the members' metadata may differ
 	fenced   bool                     // the record that was read last has another holder
 	kicked   []string                 // members that others' metadata says were left behind
 	compared []string                 // members that were compared with each other
@@ -180,7 +181,13 @@ func (k *Keeper) Step(ctx context.Context) Status {
 	if err != nil {
 		return Status{Phase: Waiting, Err: err, Next: retry}
 	}
+	if k.Mode != Stop {
+		k.stopping, k.clean = time.Time{}, false
+	}
 	status := k.act(ctx, v)
+	if status.Phase == Running {
+		k.started = false // it may be written from now on
+	}
 	status.Record = v.Record
 	if status.Err != nil && status.Next == 0 {
 		status.Next = retry
@@ -230,6 +237,7 @@ func (k *Keeper) observe(v *view) {
 			delete(k.headers, replica)
 			delete(k.asked, replica)
 			delete(k.returned, replica)
+			_, _ = k.tasks.result(deleteTask + replica) // of a deletion that nobody waited for
 		}
 	}
 }
@@ -318,7 +326,9 @@ func (k *Keeper) ofThePast(ctx context.Context, v *view, past error) Status {
 }
 
 func (k *Keeper) phase(v *view) Phase {
-	leaves := slices.ContainsFunc(mirror.InSync(v.Record), func(replica string) bool { return v.deleting[replica] })
+	leaves := slices.ContainsFunc(mirror.InSync(v.Record), func(replica string) bool {
+		return v.deleting[replica] || v.legs[replica].State == LegGone
+	})
 	if v.array.Exists && !v.array.Resyncing && !leaves {
 		return Running
 	}

@@ -27,6 +27,8 @@ type node struct {
 	attachment string
 	stopping   bool
 	ready      bool
+	// restages: the kubelet unstages the attachment, although it is to stay here, and stages it again.
+	restages bool
 	// mover: no pod uses the attachment.
 	mover bool
 	said  []string

@@ -30,21 +30,8 @@ func (k *Keeper) startNext(ctx context.Context, v *view) Status {
 	if k.started {
 		return k.assemble(ctx, v, present)
 	}
-	if present = k.toCompare(v, present); !slices.Equal(k.compared, present) {
-		compared, ok := k.tasks.result(compareTask)
-		if !ok {
-			k.tasks.start(compareTask, func(ctx context.Context) result {
-				kicked, err := k.Array.Compare(ctx, present)
-				return result{err: err, names: kicked, of: present}
-			})
-			return k.waits(v, nil).Status
-		}
-		if compared.err != nil {
-			return k.waits(v, fmt.Errorf("%s: %w", compareTask, compared.err)).Status
-		}
-		if k.compared, k.kicked = compared.of, compared.names; !slices.Equal(k.compared, present) {
-			return Status{} // another one answers now
-		}
+	if d := k.compare(v, k.toCompare(v, present)); d.did {
+		return d.Status
 	}
 	all, ready, err := k.found(ctx, v)
 	if err != nil || !ready {
@@ -55,8 +42,30 @@ func (k *Keeper) startNext(ctx context.Context, v *view) Status {
 	if errors.Is(s.Err, mirror.ErrForeign) {
 		s.Err = fmt.Errorf("%w: %w", ErrPast, s.Err)
 	}
-	k.started = s.Err == nil
+	k.started, k.unmade = s.Err == nil, false
 	return s
+}
+
+// compare the metadata of these members, unless that was done.
+func (k *Keeper) compare(v *view, present []string) doing {
+	if slices.Equal(k.compared, present) {
+		return nothing
+	}
+	compared, ok := k.tasks.result(compareTask)
+	if !ok {
+		k.tasks.start(compareTask, func(ctx context.Context) result {
+			kicked, err := k.Array.Compare(ctx, present)
+			return result{err: err, names: kicked, of: present}
+		})
+		return k.waits(v, nil)
+	}
+	if compared.err != nil {
+		return k.waits(v, fmt.Errorf("%s: %w", compareTask, compared.err))
+	}
+	if k.compared, k.kicked = compared.of, compared.names; !slices.Equal(k.compared, present) {
+		return did(Status{}) // another one answers now
+	}
+	return nothing
 }
 
 // toCompare are the members that are there, and that a former kernel may have had in sync.
@@ -150,38 +159,51 @@ func (k *Keeper) found(ctx context.Context, v *view) ([]mirror.Found, bool, erro
 	return all, true, nil
 }
 
-// assemble what the record says is in sync, once all those headers have the record.
+// assemble what the record says is in sync, once all those headers have the record. If that fails, members that the
+// others' metadata says were left behind meanwhile are left behind.
 func (k *Keeper) assemble(ctx context.Context, v *view, present []string) Status {
+	if k.tasks.pending(assembleTask) {
+		made := k.background(v, assembleTask, nil)
+		if made.Err != nil {
+			k.compared, k.unmade = nil, true
+		}
+		return made.Status
+	}
 	members := mirror.InSync(v.Record)
-	missing := slices.IndexFunc(members, func(replica string) bool { return !slices.Contains(present, replica) })
-	if !k.tasks.pending(assembleTask) {
-		if missing >= 0 {
-			return k.leaveBehind(ctx, v, members[missing], present)
-		}
-		ready, err := k.read(v, members)
-		if ready && err == nil {
-			ready, err = k.write(v, members)
-		}
-		if err != nil || !ready {
-			return k.waits(v, err).Status
+	for _, replica := range members {
+		if !slices.Contains(present, replica) {
+			return k.leaveBehind(ctx, v, replica, present)
 		}
 	}
-	s := k.background(v, assembleTask, func(ctx context.Context) result {
+	if k.unmade {
+		if d := k.compare(v, members); d.did {
+			return d.Status
+		}
+		if len(k.kicked) > 0 {
+			return k.leaveBehind(ctx, v, k.kicked[0], members)
+		}
+		k.compared, k.unmade = nil, false
+	}
+	ready, err := k.read(v, members)
+	if ready && err == nil {
+		ready, err = k.write(v, members)
+	}
+	if err != nil || !ready {
+		return k.waits(v, err).Status
+	}
+	return k.background(v, assembleTask, func(ctx context.Context) result {
 		return result{err: k.Array.Assemble(ctx, members)}
 	}).Status
-	if s.Err != nil && missing < 0 {
-		k.started = false // start from the beginning
-	}
-	return s
 }
 
-// leaveBehind a member that went away after the start was recorded, and before there was an array. Nothing was written
-// since, and all members that the start has in sync have everything: any of them will do.
+// leaveBehind a member that went away after the start was recorded, and before anybody was told that the mirror runs.
+// Nothing was written since, and all members that the start has in sync have everything: any of them will do.
 func (k *Keeper) leaveBehind(ctx context.Context, v *view, replica string, present []string) Status {
 	if v.legs[replica].State == LegHanging && !k.hangs(v, replica) {
 		return k.waits(v, nil).Status
 	}
-	marks, ready, err := k.marksOf(v, present)
+	rest := slices.DeleteFunc(slices.Clone(present), func(other string) bool { return other == replica })
+	marks, ready, err := k.marksOf(v, rest)
 	if err != nil || !ready {
 		return k.waits(v, err).Status
 	}

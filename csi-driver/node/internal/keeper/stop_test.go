@@ -380,3 +380,68 @@ func TestAStopGoesOnWithoutAMemberThatHangs(t *testing.T) {
 		t.Errorf("stopped, with the record %s", mirror.String(is))
 	}
 }
+
+// A mirror that is to be started again before it has stopped for good is started as any other: what is written then is
+// not written over a record that says it was stopped cleanly.
+func TestAStartInTheMiddleOfAStopIsRecorded(t *testing.T) {
+	r := startRunning(t)
+	r.want("running", in(Running))
+	r.n.plugin.Mode = Stop
+	r.want("stopped, with its legs", func(s Status) bool { return r.n.array == nil && !r.api.mirror.Dirty && len(r.n.legs) > 0 })
+	r.n.plugin.Mode = Start
+	r.want("running", in(Running))
+	if is := r.api.mirror.Record; !is.Dirty || !mirror.Whole(is) {
+		t.Errorf("running, with the record %s", mirror.String(is))
+	}
+}
+
+// unmade is an array that cannot be made at first.
+type unmade struct {
+	kernelArray
+	fail func() error
+}
+
+func (u unmade) Assemble(ctx context.Context, replicas []string) error {
+	if err := u.fail(); err != nil {
+		return err
+	}
+	return u.kernelArray.Assemble(ctx, replicas)
+}
+
+// An array that cannot be made at first is made of what is left, although the start is recorded: nothing was written
+// since.
+func TestAnArrayThatCannotBeMadeIsMadeOfWhatIsLeft(t *testing.T) {
+	r := startRunning(t)
+	lost := mirror.InSync(r.api.mirror.Record)[1]
+	r.n.plugin.Array = unmade{kernelArray{r.n}, func() error {
+		if !r.targets[lost].powered {
+			return nil
+		}
+		r.targets[lost].crash()
+		r.refresh()
+		return errors.New("cut off")
+	}}
+	r.want("running", in(Running))
+	if got := mirror.InSync(r.api.mirror.Record); slices.Contains(got, lost) || len(got) != 1 {
+		t.Errorf("in sync are %v, and %s went away", got, lost)
+	}
+}
+
+// A member of which another's metadata says that it was left behind, when the array could not be made, is left behind.
+func TestAnArrayThatCannotBeMadeLeavesAMemberBehind(t *testing.T) {
+	r := startRunning(t)
+	stays, left := mirror.InSync(r.api.mirror.Record)[0], mirror.InSync(r.api.mirror.Record)[1]
+	failed := false
+	r.n.plugin.Array = unmade{kernelArray{r.n}, func() error {
+		if failed {
+			return nil
+		}
+		failed = true
+		r.targets[stays].disk.super = superblock{valid: true, array: 7, events: 2, disks: 2, faulty: map[string]bool{left: true}, active: map[string]bool{stays: true}}
+		return errors.New("cut off")
+	}}
+	r.want("running", in(Running))
+	if got := r.n.array.inSync(); !slices.Equal(got, []string{stays}) {
+		t.Errorf("in sync in the array are %v, want %s", got, stays)
+	}
+}

@@ -347,7 +347,7 @@ func (n *node) crash() {
 		}
 	}
 	n.legs, n.array, n.top, n.pod = map[string]*leg{}, nil, topState{}, nil
-	n.plugin, n.tasks, n.ready, n.stopping = nil, nil, false, false
+	n.plugin, n.tasks, n.ready, n.stopping, n.restages = nil, nil, false, false, false
 }
 
 // step of the node plugin: the kubelet asks it to stage what is attached here, and to unstage what is not.
@@ -366,8 +366,16 @@ func (n *node) step() {
 	if n.plugin == nil {
 		n.keep()
 	}
-	if n.attachment != wanted && w.linked("api", n.name) && w.linked("kubelet", n.name) && !n.stopping {
+	if n.attachment == wanted && n.ready && !n.mover && !w.calm && w.chance(1) {
+		n.restages = true
+	}
+	if (n.attachment != wanted && w.linked("api", n.name) || n.restages) && w.linked("kubelet", n.name) && !n.stopping {
 		n.unstage()
+	}
+	if n.stopping && n.attachment == wanted && w.chance(10) {
+		// The volume is to be staged again for the same attachment, before it has been unstaged.
+		n.stopping, n.restages, n.ready, n.plugin.Mode = false, false, false, Start
+		w.tally["staged again in the middle of a stop"]++
 	}
 	status := n.plugin.Step(context.Background())
 	if text := fmt.Sprint(status.Err); status.Err != nil && !slices.Contains(n.said, text) {
@@ -380,15 +388,13 @@ func (n *node) step() {
 	if status.Phase == Stopped {
 		w.say("%s has left", n.name)
 		n.top, n.pod, n.attachment, n.plugin, n.tasks, n.stopping, n.ready = topState{}, nil, "", nil, nil, false, false
+		n.restages = false
 		return
 	}
 	if status.Phase == Running && !n.stopping && !n.top.exists && !n.mover {
 		n.top.exists, n.ready = true, true
 		n.pod = &pod{n: n, attachment: n.attachment, outstanding: map[int]int{}, waiting: map[int]int{}}
 		n.verify()
-	}
-	if n.top.exists && !n.stopping && n.array != nil {
-		n.plugin.Mode = Keep
 	}
 	if w.faults.acknowledgesFirst {
 		for _, replica := range sorted(n.plugin.hung) {
