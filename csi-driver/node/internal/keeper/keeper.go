@@ -329,7 +329,7 @@ func (k *Keeper) phase(v *view) Phase {
 	leaves := slices.ContainsFunc(mirror.InSync(v.Record), func(replica string) bool {
 		return v.deleting[replica] || v.legs[replica].State == LegGone
 	})
-	if v.array.Exists && !v.array.Resyncing && !leaves {
+	if v.array.Exists && !v.array.Resyncing && !v.ending && !leaves {
 		return Running
 	}
 	return Waiting
