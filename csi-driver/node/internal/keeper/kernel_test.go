@@ -83,6 +83,7 @@ type array struct {
 	durable   [regions]bool // the bit is on all members
 	needed    [regions]bool // a write failed: the bit stays
 	writes    []*write
+	making    bool // by a call that has not ended
 	resyncing bool
 	resyncAt  int
 	source    string // of the resync
@@ -397,7 +398,7 @@ func (k kernelArray) State() (ArrayState, error) {
 			members[name] = MemberCopying
 		}
 	}
-	return ArrayState{Exists: true, Resyncing: a.resyncing || a.written == nil, Members: members}, nil
+	return ArrayState{Exists: true, Resyncing: a.making || a.resyncing || a.written == nil, Members: members}, nil
 }
 
 func (k kernelArray) Compare(_ context.Context, replicas []string) ([]string, error) {
@@ -430,6 +431,9 @@ func (k kernelArray) Ahead(_ context.Context, replica string) (bool, error) {
 
 func (k kernelArray) Assemble(_ context.Context, replicas []string) error {
 	w := k.n.w
+	if k.n.array != nil && k.n.array.making {
+		return k.n.array.made(replicas)
+	}
 	if k.n.array != nil {
 		return errors.New("there is an array already")
 	}
@@ -461,9 +465,29 @@ func (k kernelArray) Assemble(_ context.Context, replicas []string) error {
 	a.source = replicas[w.rng.IntN(len(replicas))]
 	k.n.array = a
 	w.say("the kernel of %s assembles %v, resyncing %v from %s, superblock %+v", k.n.name, replicas, a.resyncing, a.source, newest)
+	a.making = w.slow
 	a.change()
+	return a.made(replicas)
+}
+
+// made ends the making of an array when the metadata of its members is written. One that lost a member meanwhile is
+// taken down again.
+func (a *array) made(replicas []string) error {
+	if !a.making {
+		return nil
+	}
+	if len(a.writing) > 0 || a.changed {
+		panic(hanging{})
+	}
+	a.making = false
+	if !slices.Equal(a.inSync(), sortedNames(replicas)) {
+		a.n.array = nil
+		return fmt.Errorf("the array has lost a member: %v", a.members)
+	}
 	return nil
 }
+
+func sortedNames(names []string) []string { return slices.Sorted(slices.Values(names)) }
 
 func (k kernelArray) Fail(_ context.Context, replica string) error {
 	a := k.n.array
@@ -526,6 +550,8 @@ func (k kernelArray) Stop(context.Context) error {
 		return errors.New("device or resource busy")
 	case len(a.writes) > 0 || len(a.writing) > 0 || a.changed:
 		return errors.New("writes are under way")
+	case a.making:
+		return errors.New("it is being made")
 	}
 	for _, name := range a.active() {
 		if l := k.n.legs[name]; l != nil && l.live {

@@ -337,6 +337,9 @@ func (n *node) kill() {
 		}
 	}
 	n.plugin, n.tasks = nil, nil
+	if n.array != nil && n.array.making {
+		n.array.making = false
+	}
 }
 
 // crash of the node.
