@@ -193,7 +193,7 @@ func (w *world) move(v Version, store func(mirror.Record)) {
 		}
 	case retired != nil && retired.State == v1alpha1.MemberOut:
 		if w.restored && v.Holder != "" {
-			return // before the holder has seen the record: see the limits in docs/design/mirror-record.md
+			return // before the holder has seen the record: see docs/design/mirror-limits.md
 		}
 		if next, err := mirror.Remove(v.Record, retired.Replica); err == nil {
 			store(next)

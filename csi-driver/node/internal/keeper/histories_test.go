@@ -170,7 +170,7 @@ func (w *world) disturb() {
 		switch {
 		case w.api.mover && w.api.mirror.Holder == "":
 			// A backup of the moment in which agents say that nothing was ever written says so whenever it is restored:
-			// see the limits in docs/design/mirror-record.md.
+			// see docs/design/mirror-limits.md.
 		case w.backup == nil || w.chance(30):
 			w.backup = w.api.clone()
 		default:
