@@ -88,16 +88,13 @@ func readHeader(ctx context.Context, legs *mirrorLegs, on *mirrorHeaders, r repl
 	var h mirror.Header
 	var read error
 	ended := make(chan struct{})
-	err := legs.Connect(ctx, r.Name, r.Identity)
-	if err == nil {
-		go func() {
-			defer close(ended)
+	go func() {
+		defer close(ended)
+		if read = legs.Connect(ctx, r.Name, r.Identity); read == nil {
 			h, read = on.Read(ctx, r.Name)
-		}()
-		err = legs.endsInTime(ctx, ended)
-	} else {
-		close(ended)
-	}
+		}
+	}()
+	err := legs.endsInTime(ctx, ended)
 	deleted := legs.Delete(ctx, r.Name)
 	if err == nil {
 		err = read
@@ -109,9 +106,9 @@ func readHeader(ctx context.Context, legs *mirrorLegs, on *mirrorHeaders, r repl
 	return mirror.Reported(h), deleted
 }
 
-// endsInTime fails if a call to a replica has not ended after legTimeout, or when ctx ends.
+// endsInTime fails if a replica is not connected to and read within twice legTimeout, or when ctx ends.
 func (l *mirrorLegs) endsInTime(ctx context.Context, ended <-chan struct{}) error {
-	until := l.now().Add(legTimeout)
+	until := l.now().Add(2 * legTimeout)
 	return wait.PollUntilContextCancel(ctx, givingUpInterval, true, func(context.Context) (bool, error) {
 		select {
 		case <-ended:
@@ -119,7 +116,7 @@ func (l *mirrorLegs) endsInTime(ctx context.Context, ended <-chan struct{}) erro
 		default:
 		}
 		if l.now().After(until) {
-			return false, fmt.Errorf("the replica has not answered for %s", legTimeout)
+			return false, fmt.Errorf("the replica has not answered for %s", 2*legTimeout)
 		}
 		return false, nil
 	})

@@ -154,7 +154,7 @@ func TestReaderGivesUpAReplicaThatHangs(t *testing.T) {
 	read := make(chan error, 1)
 	go func() { read <- s.service.MirrorChanged(t.Context(), vol) }()
 	<-s.kernel.Hanging
-	s.clock.Step(time.Minute)
+	s.clock.Step(2 * time.Minute)
 	must(t, <-read)
 	s.Eventually(func() v1alpha1.MoverState { return m.record().Mover }).Should(Equal(v1alpha1.MoverStopped))
 	r := m.record()
