@@ -80,9 +80,12 @@ const (
 	Faulty Role = -2
 )
 
+// spareRole is Spare as it is written.
+const spareRole = 0xffff
+
 func role(v uint16) Role {
 	switch {
-	case v == 0xffff:
+	case v == spareRole:
 		return Spare
 	case v >= 0xfffd: // faulty; 0xfffd is a journal, which mirrors have not
 		return Faulty
@@ -202,6 +205,9 @@ func spareLike(block []byte, number int, device uuid.UUID, sliceBytes int64) []b
 	binary.LittleEndian.PutUint64(spare[offDataSize:], uint64((sliceBytes-dataAt)/sectorBytes))
 	binary.LittleEndian.PutUint64(spare[offRecovery:], 0)
 	binary.LittleEndian.PutUint32(spare[offNumber:], uint32(number))
+	// For a moment after a member was removed, the others' superblocks still call its number faulty, and the kernel would
+	// take the new one for faulty, too.
+	binary.LittleEndian.PutUint16(spare[offRoles+2*number:], spareRole)
 	copy(spare[offDevice:], device[:])
 	spare[offFlags], spare[offLogShift] = 0, 0
 	binary.LittleEndian.PutUint16(spare[offLogSize:], 0)

@@ -112,13 +112,14 @@ func TestParseSuperblockRefuses(t *testing.T) {
 
 func TestSpareLike(t *testing.T) {
 	block := recorded(t, "degraded")
+	binary.LittleEndian.PutUint16(block[offRoles:], 0xfffe) // a member that was removed just now is still called faulty
 	numbers := freeNumbers(block)
 	if numbers[0] != 0 || slices.Contains(numbers, 1) {
 		t.Errorf("free are %v, and 1 is the member's", numbers)
 	}
 	id := uuid.New()
 	s, err := ParseSuperblock(spareLike(block, numbers[0], id, 64<<20))
-	if err != nil || s.Role >= 0 || s.Array != volume || s.Device != id.String() || s.Filling {
+	if err != nil || s.Role != Spare || s.Array != volume || s.Device != id.String() || s.Filling {
 		t.Errorf("it is %+v: %v", s, err)
 	}
 	if _, err := ParseSuperblock(spareLike(recorded(t, "logged"), 2, id, 64<<20)); err != nil {
