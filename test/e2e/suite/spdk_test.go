@@ -132,8 +132,8 @@ var _ = Describe("An SPDK target", func() {
 	}, SpecTimeout(20*time.Minute))
 })
 
-// legDifferences are the regions of 64 KiB in which the two legs of a node's only mirror differ, as the kernel reads them
-// from their targets: the region, how many bytes of it differ, and the first of them.
+// legDifferences are the regions of 64 KiB in which the two legs of a node's only mirror differ, as the kernel reads
+// them from their targets: the region, how many bytes of it differ, and the first of them.
 func legDifferences(ctx context.Context, node string) []string {
 	GinkgoHelper()
 	return lines(on(ctx, node, `cat >/tmp/legs.sh <<'EOF'

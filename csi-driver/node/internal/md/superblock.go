@@ -205,8 +205,8 @@ func spareLike(block []byte, number int, device uuid.UUID, sliceBytes int64) []b
 	binary.LittleEndian.PutUint64(spare[offDataSize:], uint64((sliceBytes-dataAt)/sectorBytes))
 	binary.LittleEndian.PutUint64(spare[offRecovery:], 0)
 	binary.LittleEndian.PutUint32(spare[offNumber:], uint32(number))
-	// For a moment after a member was removed, the others' superblocks still call its number faulty, and the kernel would
-	// take the new one for faulty, too.
+	// For a moment after a member was removed, the others' superblocks still call its number faulty, and the kernel
+	// would take the new one for faulty, too.
 	binary.LittleEndian.PutUint16(spare[offRoles+2*number:], spareRole)
 	copy(spare[offDevice:], device[:])
 	spare[offFlags], spare[offLogShift] = 0, 0
