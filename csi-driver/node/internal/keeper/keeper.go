@@ -126,6 +126,7 @@ type Keeper struct {
 	returned map[string]bool          // members whose return this process stored
 	asked    map[string]bool          // legs of which the agent said that nothing acknowledged was lost
 	started  bool                     // this process stored a start, and nobody was told since that the mirror runs
+	ran      int                      // in how many steps it was told that the mirror runs
 	unmade   bool                     // the array could not be made since: the members' metadata may differ
 	fenced   bool                     // the record that was read last has another holder
 	kicked   []string                 // members that others' metadata says were left behind
@@ -187,6 +188,7 @@ func (k *Keeper) Step(ctx context.Context) Status {
 	status := k.act(ctx, v)
 	if status.Phase == Running {
 		k.started = false // it may be written from now on
+		k.ran++
 	}
 	status.Record = v.Record
 	if status.Err != nil && status.Next == 0 {

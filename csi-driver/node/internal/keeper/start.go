@@ -14,15 +14,18 @@ import (
 
 // start connects to the members, compares them, records the start, writes the headers and assembles the array.
 func (k *Keeper) start(ctx context.Context, v *view) Status {
-	if d := k.unblock(v, compareTask, assembleTask); d.did || len(v.deleting) > 0 {
-		return k.waits(v, d.Err).Status
-	}
 	s := k.startNext(ctx, v)
 	s.Phase = Starting
 	return s
 }
 
 func (k *Keeper) startNext(ctx context.Context, v *view) Status {
+	if d := k.unblock(v, compareTask, assembleTask); d.did {
+		return d.Status
+	}
+	if len(v.deleting) > 0 {
+		return k.waits(v, nil).Status
+	}
 	present, wait, err := k.gather(ctx, v)
 	if err != nil || wait {
 		return k.waits(v, err).Status
@@ -51,9 +54,9 @@ func (k *Keeper) compare(v *view, present []string) doing {
 	if slices.Equal(k.compared, present) {
 		return nothing
 	}
-	compared, ok := k.tasks.result(compareTask)
+	compared, ok := k.tasks.result(k.comparing())
 	if !ok {
-		k.tasks.start(compareTask, func(ctx context.Context) result {
+		k.tasks.start(k.comparing(), func(ctx context.Context) result {
 			kicked, err := k.Array.Compare(ctx, present)
 			return result{err: err, names: kicked, of: present}
 		})
@@ -67,6 +70,9 @@ func (k *Keeper) compare(v *view, present []string) doing {
 	}
 	return nothing
 }
+
+// comparing is the task that compares members. What was compared before the mirror ran says nothing of it afterwards.
+func (k *Keeper) comparing() string { return fmt.Sprint(compareTask, " ", k.ran) }
 
 // toCompare are the members that are there, and that a former kernel may have had in sync.
 func (k *Keeper) toCompare(v *view, inSync []string) []string {
@@ -276,10 +282,10 @@ func (k *Keeper) stopped(ctx context.Context, v *view) Status {
 	if d := k.unblock(v, compareTask); d.did {
 		return d.Status
 	}
-	compared, ok := k.tasks.result(compareTask)
+	compared, ok := k.tasks.result(k.comparing())
 	if !ok {
 		members := mirror.InSync(v.Record)
-		k.tasks.start(compareTask, func(ctx context.Context) result {
+		k.tasks.start(k.comparing(), func(ctx context.Context) result {
 			kicked, err := k.Array.Compare(ctx, members)
 			return result{err: err, names: kicked}
 		})

@@ -445,3 +445,34 @@ func TestAnArrayThatCannotBeMadeLeavesAMemberBehind(t *testing.T) {
 		t.Errorf("in sync in the array are %v, want %s", got, stays)
 	}
 }
+
+// stopping is an array that drops a member while it is stopped.
+type stopping struct {
+	kernelArray
+	drops func()
+}
+
+func (s stopping) Stop(ctx context.Context) error {
+	err := s.kernelArray.Stop(ctx)
+	s.drops()
+	return err
+}
+
+// What was compared before a mirror ran does not prove that it stopped cleanly.
+func TestAComparisonFromBeforeProvesNothing(t *testing.T) {
+	r := startRunning(t)
+	members := mirror.InSync(r.api.mirror.Record)
+	r.want("recorded", func(Status) bool { return r.api.mirror.Dirty })
+	r.n.plugin.tasks.start(r.n.plugin.comparing(), func(context.Context) result { return result{of: members} })
+	r.want("running", in(Running))
+	r.n.plugin.Array = stopping{kernelArray{r.n}, func() {
+		super := &r.targets[members[0]].disk.super
+		super.events += 2
+		super.faulty, super.active = map[string]bool{members[1]: true}, map[string]bool{members[0]: true}
+	}}
+	r.n.plugin.Mode = Stop
+	r.want("stopped", in(Stopped))
+	if !r.api.mirror.Dirty {
+		t.Errorf("stopped cleanly, although %s was left behind: %s", members[1], mirror.String(r.api.mirror.Record))
+	}
+}
