@@ -153,9 +153,10 @@ func TestReaderGivesUpAReplicaThatHangs(t *testing.T) {
 	}}
 	read := make(chan error, 1)
 	go func() { read <- s.service.MirrorChanged(t.Context(), vol) }()
-	<-s.kernel.Hanging
-	s.clock.Step(2 * time.Minute)
-	must(t, <-read)
+	s.Eventually(func() chan error {
+		s.clock.Step(time.Minute)
+		return read
+	}).Should(Receive(BeNil()))
 	s.Eventually(func() v1alpha1.MoverState { return m.record().Mover }).Should(Equal(v1alpha1.MoverStopped))
 	r := m.record()
 	if second, _ := mirror.Get(r, "pvc-1-r2"); second.Header == nil || !strings.Contains(second.Header.Error, "has not answered") {

@@ -12,7 +12,7 @@ import (
 func TestTuningSamples(t *testing.T) {
 	const samples = "../../../config/samples/"
 	shown := ""
-	for _, name := range []string{"spdk/target-rdma.yaml", "spdk/target-tcp.yaml", "target-tuned.yaml"} {
+	for _, name := range []string{"spdk/target-drives.yaml", "spdk/target-rdma.yaml", "spdk/target-tcp.yaml", "target-tuned.yaml"} {
 		out, code, err := run(t, "", "plan", "-f", samples+name, "--inventory", samples+"inventory/server.yaml")
 		if err != nil || code != 0 {
 			t.Errorf("%s: exit code %d, %v: %s", name, code, err, out)
