@@ -146,16 +146,20 @@ func TestReaderGivesUpAReplicaThatHangs(t *testing.T) {
 	m.changed = func(context.Context, string) error { return nil }
 	m.give(s, uuid.NewString(), v1alpha1.MoverRead)
 	lost := s.legs["pvc-1-r2"]
-	left := make(chan struct{})
+	left, reads := make(chan struct{}), make(chan struct{})
 	s.service.Initiator = leavingInitiator{s.service.Initiator, func(ns fabrics.Namespace) {
-		if ns.NQN == lost.nqn() {
-			s.hang("pvc-1-r2")
-			close(left)
+		if ns.NQN != lost.nqn() {
+			close(reads)
+			return
 		}
+		s.hang("pvc-1-r2")
+		close(left)
 	}}
 	read := make(chan error, 1)
 	go func() { read <- s.service.MirrorChanged(t.Context(), vol) }()
 	<-left
+	<-reads
+	s.Eventually(func() []string { return s.controllers("pvc-1-r1") }).Should(BeEmpty(), "the other one has been read")
 	s.Eventually(func() chan error {
 		s.clock.Step(time.Minute)
 		return read
