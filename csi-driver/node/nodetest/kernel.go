@@ -11,10 +11,8 @@ package nodetest
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -332,29 +330,25 @@ func (k *Kernel) OpenDirect(path string, write bool) (fabrics.DirectDevice, erro
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	d := direct{File: f, kernel: k}
-	if h := k.heads[filepath.Base(path)]; h != nil {
-		d.number = h.device
-	}
-	return d, nil
+	return direct{f, k, k.heads[filepath.Base(path)]}, nil
 }
 
 // direct takes whole blocks only. It waits while no path answers, and fails once there is none.
 type direct struct {
 	*os.File
 	kernel *Kernel
-	number string
+	head   *head // nil for another kind of device
 }
 
 // answers waits until a path of the device is live, or fails when the device is gone.
 func (d direct) answers(op string) error {
-	if d.number == "" {
+	if d.head == nil {
 		return nil
 	}
-	d.kernel.waitWritten(d.number)
+	d.kernel.waitWritten(d.head.device)
 	d.kernel.mu.Lock()
 	defer d.kernel.mu.Unlock()
-	if !slices.ContainsFunc(slices.Collect(maps.Values(d.kernel.heads)), func(h *head) bool { return h.device == d.number }) {
+	if d.kernel.heads[d.head.name] != d.head {
 		return &os.PathError{Op: op, Path: d.Name(), Err: syscall.EIO}
 	}
 	return nil

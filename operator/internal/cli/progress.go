@@ -181,8 +181,8 @@ func (p progress) news(last progress) bool {
 
 // bar of what is copied; the move's name is last, because it may be cut.
 func (p progress) bar() string {
-	full := max(p.percent, 0) * barWidth / 100
-	return fmt.Sprintf("[%s%s] %3d %%%s  %s", strings.Repeat("#", full), strings.Repeat("-", barWidth-full), max(p.percent, 0), p.speed(), p.called)
+	full := p.percent * barWidth / 100
+	return fmt.Sprintf("[%s%s] %3d %%%s  %s", strings.Repeat("#", full), strings.Repeat("-", barWidth-full), p.percent, p.speed(), p.called)
 }
 
 // watcher looks at the cluster again and again.

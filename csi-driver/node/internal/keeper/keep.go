@@ -163,7 +163,7 @@ func (k *Keeper) lost(v *view, m mirror.Member) (reason string, wait time.Durati
 			return mirror.ReasonLost, 0
 		}
 		return "", 0
-	case leg.State == LegGone, v.deleting[m.Replica]:
+	case v.goes(m.Replica):
 		return mirror.ReasonLost, 0
 	case leg.State == LegHanging:
 		left := k.Grace - k.Now().Sub(k.hung[m.Replica])
@@ -220,6 +220,15 @@ func (k *Keeper) outdated(v *view, replica string) bool {
 // stamp the record, to learn that this process still holds the mirror.
 func (k *Keeper) stamp(ctx context.Context, v *view, but string) doing {
 	marks, ready, err := k.marks(v, but)
+	if !ready || err != nil {
+		return k.waits(v, err)
+	}
+	return did(k.swap(ctx, v, func(h mirror.Holder) (mirror.Record, error) { return h.Stamp(v.Record, marks) }))
+}
+
+// stampAll stamps the record with the headers of these members.
+func (k *Keeper) stampAll(ctx context.Context, v *view, replicas []string) doing {
+	marks, ready, err := k.marksOf(v, replicas)
 	if !ready || err != nil {
 		return k.waits(v, err)
 	}
@@ -399,9 +408,7 @@ func (k *Keeper) takeBackOne(ctx context.Context, v *view, m mirror.Member) doin
 	}
 	if leg.State != LegLive || leg.Identity == m.Identity {
 		if k.hangs(v, m.Replica) {
-			return k.background(v, deleteTask+m.Replica, func(ctx context.Context) result {
-				return result{err: k.Legs.Delete(ctx, m.Replica)}
-			})
+			return k.delete(v, m.Replica)
 		}
 		return k.waits(v, nil)
 	}
@@ -456,11 +463,7 @@ func (k *Keeper) connect(ctx context.Context, v *view, m mirror.Member) doing {
 // add a member whose return is stored to the array.
 func (k *Keeper) add(ctx context.Context, v *view, m mirror.Member) doing {
 	if last := lastMark(m); !k.mine[last] {
-		marks, ready, err := k.marksOf(v, append(v.working(), m.Replica))
-		if !ready || err != nil {
-			return k.waits(v, err)
-		}
-		return did(k.swap(ctx, v, func(h mirror.Holder) (mirror.Record, error) { return h.Stamp(v.Record, marks) }))
+		return k.stampAll(ctx, v, append(v.working(), m.Replica))
 	}
 	if ready, err := k.write(v, []string{m.Replica}); err != nil || !ready {
 		return k.waits(v, err)

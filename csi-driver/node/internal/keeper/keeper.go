@@ -264,6 +264,11 @@ func (v *view) live(replica string) bool {
 	return v.legs[replica].State == LegLive && !v.deleting[replica]
 }
 
+// goes tells whether a replica has no controllers, or they are being deleted.
+func (v *view) goes(replica string) bool {
+	return v.legs[replica].State == LegGone || v.deleting[replica]
+}
+
 func (v *view) is(replica string, state v1alpha1.MirrorMemberState) bool {
 	return mirror.StateOf(v.Record, replica) == state
 }
@@ -328,10 +333,7 @@ func (k *Keeper) ofThePast(ctx context.Context, v *view, past error) Status {
 }
 
 func (k *Keeper) phase(v *view) Phase {
-	leaves := slices.ContainsFunc(mirror.InSync(v.Record), func(replica string) bool {
-		return v.deleting[replica] || v.legs[replica].State == LegGone
-	})
-	if v.array.Exists && !v.array.Resyncing && !v.ending && !leaves {
+	if v.array.Exists && !v.array.Resyncing && !v.ending && !slices.ContainsFunc(mirror.InSync(v.Record), v.goes) {
 		return Running
 	}
 	return Waiting

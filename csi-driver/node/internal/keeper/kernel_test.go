@@ -480,14 +480,12 @@ func (a *array) made(replicas []string) error {
 		panic(hanging{})
 	}
 	a.making = false
-	if !slices.Equal(a.inSync(), sortedNames(replicas)) {
+	if !slices.Equal(a.inSync(), slices.Sorted(slices.Values(replicas))) {
 		a.n.array = nil
 		return fmt.Errorf("the array has lost a member: %v", a.members)
 	}
 	return nil
 }
-
-func sortedNames(names []string) []string { return slices.Sorted(slices.Values(names)) }
 
 func (k kernelArray) Fail(_ context.Context, replica string) error {
 	a := k.n.array

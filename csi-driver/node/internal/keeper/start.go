@@ -54,12 +54,8 @@ func (k *Keeper) compare(v *view, present []string) doing {
 	if slices.Equal(k.compared, present) {
 		return nothing
 	}
-	compared, ok := k.tasks.result(k.comparing())
+	compared, ok := k.comparison(present)
 	if !ok {
-		k.tasks.start(k.comparing(), func(ctx context.Context) result {
-			kicked, err := k.Array.Compare(ctx, present)
-			return result{err: err, names: kicked, of: present}
-		})
 		return k.waits(v, nil)
 	}
 	if compared.err != nil {
@@ -69,6 +65,18 @@ func (k *Keeper) compare(v *view, present []string) doing {
 		return did(Status{}) // another one answers now
 	}
 	return nothing
+}
+
+// comparison of members, if it has ended. Else it is begun.
+func (k *Keeper) comparison(members []string) (result, bool) {
+	r, ended := k.tasks.result(k.comparing())
+	if !ended {
+		k.tasks.start(k.comparing(), func(ctx context.Context) result {
+			kicked, err := k.Array.Compare(ctx, members)
+			return result{err: err, names: kicked, of: members}
+		})
+	}
+	return r, ended
 }
 
 // comparing is the task that compares members. What was compared before the mirror ran says nothing of it afterwards.
@@ -165,17 +173,26 @@ func (k *Keeper) found(ctx context.Context, v *view) ([]mirror.Found, bool, erro
 	return all, true, nil
 }
 
-// assemble what the record says is in sync, once all those headers have the record. If that fails, members that the
-// others' metadata says were left behind meanwhile are left behind.
+// assemble what the record says is in sync, once it is prepared.
 func (k *Keeper) assemble(ctx context.Context, v *view, present []string) Status {
-	if k.tasks.pending(assembleTask) {
-		made := k.background(v, assembleTask, nil)
-		if made.Err != nil {
-			k.compared, k.unmade = nil, true
-		}
-		return made.Status
-	}
 	members := mirror.InSync(v.Record)
+	if !k.tasks.pending(assembleTask) {
+		if d := k.prepare(ctx, v, members, present); d.did {
+			return d.Status
+		}
+	}
+	made := k.background(v, assembleTask, func(ctx context.Context) result {
+		return result{err: k.Array.Assemble(ctx, members)}
+	})
+	if made.Err != nil {
+		k.compared, k.unmade = nil, true
+	}
+	return made.Status
+}
+
+// prepare to make the array of these members: all of them are there, and their headers have the record. If it could not
+// be made before, members that the others' metadata says were left behind meanwhile are left behind.
+func (k *Keeper) prepare(ctx context.Context, v *view, members, present []string) doing {
 	for _, replica := range members {
 		if !slices.Contains(present, replica) {
 			return k.leaveBehind(ctx, v, replica, present)
@@ -183,7 +200,7 @@ func (k *Keeper) assemble(ctx context.Context, v *view, present []string) Status
 	}
 	if k.unmade {
 		if d := k.compare(v, members); d.did {
-			return d.Status
+			return d
 		}
 		if len(k.kicked) > 0 {
 			return k.leaveBehind(ctx, v, k.kicked[0], members)
@@ -195,27 +212,25 @@ func (k *Keeper) assemble(ctx context.Context, v *view, present []string) Status
 		ready, err = k.write(v, members)
 	}
 	if err != nil || !ready {
-		return k.waits(v, err).Status
+		return k.waits(v, err)
 	}
-	return k.background(v, assembleTask, func(ctx context.Context) result {
-		return result{err: k.Array.Assemble(ctx, members)}
-	}).Status
+	return nothing
 }
 
 // leaveBehind a member that went away after the start was recorded, and before anybody was told that the mirror runs.
 // Nothing was written since, and all members that the start has in sync have everything: any of them will do.
-func (k *Keeper) leaveBehind(ctx context.Context, v *view, replica string, present []string) Status {
+func (k *Keeper) leaveBehind(ctx context.Context, v *view, replica string, present []string) doing {
 	if v.legs[replica].State == LegHanging && !k.hangs(v, replica) {
-		return k.waits(v, nil).Status
+		return k.waits(v, nil)
 	}
 	rest := slices.DeleteFunc(slices.Clone(present), func(other string) bool { return other == replica })
 	marks, ready, err := k.marksOf(v, rest)
 	if err != nil || !ready {
-		return k.waits(v, err).Status
+		return k.waits(v, err)
 	}
-	return k.swap(ctx, v, func(h mirror.Holder) (mirror.Record, error) {
+	return did(k.swap(ctx, v, func(h mirror.Holder) (mirror.Record, error) {
 		return h.Lost(v.Record, replica, mirror.ReasonUnreachable, marks)
-	})
+	}))
 }
 
 // Tasks that make or end what is there.
@@ -282,13 +297,8 @@ func (k *Keeper) stopped(ctx context.Context, v *view) Status {
 	if d := k.unblock(v, compareTask); d.did {
 		return d.Status
 	}
-	compared, ok := k.tasks.result(k.comparing())
+	compared, ok := k.comparison(mirror.InSync(v.Record))
 	if !ok {
-		members := mirror.InSync(v.Record)
-		k.tasks.start(k.comparing(), func(ctx context.Context) result {
-			kicked, err := k.Array.Compare(ctx, members)
-			return result{err: err, names: kicked}
-		})
 		return k.waits(v, nil).Status
 	}
 	if compared.err != nil || len(compared.names) > 0 {
@@ -323,9 +333,14 @@ func (k *Keeper) disconnect(v *view, which func(replica string) bool) doing {
 		if v.legs[replica].State == LegGone || !which(replica) {
 			continue
 		}
-		waiting = k.background(v, deleteTask+replica, func(ctx context.Context) result {
-			return result{err: k.Legs.Delete(ctx, replica)}
-		})
+		waiting = k.delete(v, replica)
 	}
 	return waiting
+}
+
+// delete the controllers of a replica, in the background.
+func (k *Keeper) delete(v *view, replica string) doing {
+	return k.background(v, deleteTask+replica, func(ctx context.Context) result {
+		return result{err: k.Legs.Delete(ctx, replica)}
+	})
 }

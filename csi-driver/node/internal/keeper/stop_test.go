@@ -321,20 +321,45 @@ func (n *node) members() map[string]MemberState {
 	return n.array.members
 }
 
-// away is an array that loses a member in the middle of a call.
-type away struct {
+// disturbed is an array whose calls something happens in; nil where nothing does.
+type disturbed struct {
 	kernelArray
-	compares, assembles func()
+	compares func()
+	// assembles may fail the call.
+	assembles func() error
+	stopped   func()
 }
 
-func (a away) Compare(ctx context.Context, replicas []string) ([]string, error) {
-	a.compares()
-	return a.kernelArray.Compare(ctx, replicas)
+func (d disturbed) Compare(ctx context.Context, replicas []string) ([]string, error) {
+	if d.compares != nil {
+		d.compares()
+	}
+	return d.kernelArray.Compare(ctx, replicas)
 }
 
-func (a away) Assemble(ctx context.Context, replicas []string) error {
-	a.assembles()
-	return a.kernelArray.Assemble(ctx, replicas)
+func (d disturbed) Assemble(ctx context.Context, replicas []string) error {
+	if d.assembles != nil {
+		if err := d.assembles(); err != nil {
+			return err
+		}
+	}
+	return d.kernelArray.Assemble(ctx, replicas)
+}
+
+func (d disturbed) Stop(ctx context.Context) error {
+	err := d.kernelArray.Stop(ctx)
+	if d.stopped != nil {
+		d.stopped()
+	}
+	return err
+}
+
+// lose a replica: its target goes off. It tells whether it was on.
+func (r running) lose(replica string) bool {
+	was := r.targets[replica].powered
+	r.targets[replica].crash()
+	r.refresh()
+	return was
 }
 
 // A member that stops answering while the members are compared, or the array is made of them, is given up after the
@@ -344,17 +369,11 @@ func TestAStartGoesOnWithoutAMemberThatHangs(t *testing.T) {
 		t.Run(during, func(t *testing.T) {
 			r := startRunning(t)
 			lost := mirror.InSync(r.api.mirror.Record)[1]
-			array := away{kernelArray{r.n}, func() {}, func() {}}
-			once := func() {
-				if r.targets[lost].powered {
-					r.targets[lost].crash()
-					r.refresh()
-				}
-			}
+			array := disturbed{kernelArray: kernelArray{r.n}}
 			if during == "compare" {
-				array.compares = once
+				array.compares = func() { r.lose(lost) }
 			} else {
-				array.assembles = once
+				array.assembles = func() error { r.lose(lost); return nil }
 			}
 			r.n.plugin.Array = array
 			r.want("running", in(Running))
@@ -370,10 +389,7 @@ func TestAStopGoesOnWithoutAMemberThatHangs(t *testing.T) {
 	r := startRunning(t)
 	r.want("running", in(Running))
 	lost := mirror.InSync(r.api.mirror.Record)[1]
-	r.n.plugin.Array = away{kernelArray{r.n}, func() {
-		r.targets[lost].crash()
-		r.refresh()
-	}, func() {}}
+	r.n.plugin.Array = disturbed{kernelArray: kernelArray{r.n}, compares: func() { r.lose(lost) }}
 	r.n.plugin.Mode = Stop
 	r.want("stopped", in(Stopped))
 	if is := r.api.mirror.Record; !is.Dirty || !mirror.Whole(is) {
@@ -395,31 +411,16 @@ func TestAStartInTheMiddleOfAStopIsRecorded(t *testing.T) {
 	}
 }
 
-// unmade is an array that cannot be made at first.
-type unmade struct {
-	kernelArray
-	fail func() error
-}
-
-func (u unmade) Assemble(ctx context.Context, replicas []string) error {
-	if err := u.fail(); err != nil {
-		return err
-	}
-	return u.kernelArray.Assemble(ctx, replicas)
-}
-
 // An array that cannot be made at first is made of what is left, although the start is recorded: nothing was written
 // since.
 func TestAnArrayThatCannotBeMadeIsMadeOfWhatIsLeft(t *testing.T) {
 	r := startRunning(t)
 	lost := mirror.InSync(r.api.mirror.Record)[1]
-	r.n.plugin.Array = unmade{kernelArray{r.n}, func() error {
-		if !r.targets[lost].powered {
-			return nil
+	r.n.plugin.Array = disturbed{kernelArray: kernelArray{r.n}, assembles: func() error {
+		if r.lose(lost) {
+			return errors.New("cut off")
 		}
-		r.targets[lost].crash()
-		r.refresh()
-		return errors.New("cut off")
+		return nil
 	}}
 	r.want("running", in(Running))
 	if got := mirror.InSync(r.api.mirror.Record); slices.Contains(got, lost) || len(got) != 1 {
@@ -432,7 +433,7 @@ func TestAnArrayThatCannotBeMadeLeavesAMemberBehind(t *testing.T) {
 	r := startRunning(t)
 	stays, left := mirror.InSync(r.api.mirror.Record)[0], mirror.InSync(r.api.mirror.Record)[1]
 	failed := false
-	r.n.plugin.Array = unmade{kernelArray{r.n}, func() error {
+	r.n.plugin.Array = disturbed{kernelArray: kernelArray{r.n}, assembles: func() error {
 		if failed {
 			return nil
 		}
@@ -446,18 +447,6 @@ func TestAnArrayThatCannotBeMadeLeavesAMemberBehind(t *testing.T) {
 	}
 }
 
-// stopping is an array that drops a member while it is stopped.
-type stopping struct {
-	kernelArray
-	drops func()
-}
-
-func (s stopping) Stop(ctx context.Context) error {
-	err := s.kernelArray.Stop(ctx)
-	s.drops()
-	return err
-}
-
 // What was compared before a mirror ran does not prove that it stopped cleanly.
 func TestAComparisonFromBeforeProvesNothing(t *testing.T) {
 	r := startRunning(t)
@@ -465,7 +454,7 @@ func TestAComparisonFromBeforeProvesNothing(t *testing.T) {
 	r.want("recorded", func(Status) bool { return r.api.mirror.Dirty })
 	r.n.plugin.tasks.start(r.n.plugin.comparing(), func(context.Context) result { return result{of: members} })
 	r.want("running", in(Running))
-	r.n.plugin.Array = stopping{kernelArray{r.n}, func() {
+	r.n.plugin.Array = disturbed{kernelArray: kernelArray{r.n}, stopped: func() {
 		super := &r.targets[members[0]].disk.super
 		super.events += 2
 		super.faulty, super.active = map[string]bool{members[1]: true}, map[string]bool{members[0]: true}
