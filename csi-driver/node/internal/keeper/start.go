@@ -207,6 +207,12 @@ func (k *Keeper) prepare(ctx context.Context, v *view, members, present []string
 		}
 		k.compared, k.unmade = nil, false
 	}
+	// As in a mirror that runs, a header is written only with a mark that this process stored.
+	for _, replica := range members {
+		if m, _ := mirror.Get(v.Record, replica); !k.mine[lastMark(m)] {
+			return k.stampAll(ctx, v, members)
+		}
+	}
 	ready, err := k.read(v, members)
 	if ready && err == nil {
 		ready, err = k.write(v, members)

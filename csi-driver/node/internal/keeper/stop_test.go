@@ -465,3 +465,45 @@ func TestAComparisonFromBeforeProvesNothing(t *testing.T) {
 		t.Errorf("stopped cleanly, although %s was left behind: %s", members[1], mirror.String(r.api.mirror.Record))
 	}
 }
+
+// unanswered is an API server that stores a record without a member, and whose answer to that is lost.
+type unanswered struct {
+	Records
+	out    string
+	before *Version
+}
+
+func (u unanswered) Swap(ctx context.Context, old Version, next mirror.Record) error {
+	err := u.Records.Swap(ctx, old, next)
+	if err == nil && mirror.StateOf(next, u.out) == v1alpha1.MemberOut {
+		*u.before = old
+		return errors.New("timeout")
+	}
+	return err
+}
+
+// When the loss of a member is stored in the middle of a start, and the answer is lost, no header is written from an
+// older record that is read then: the record would know its mark no more.
+func TestALossWithoutAnAnswerWritesNoOldMark(t *testing.T) {
+	r := startRunning(t)
+	lost := mirror.InSync(r.api.mirror.Record)[1]
+	now, before := r.n.plugin.Record, Version{}
+	r.n.plugin.Array = disturbed{kernelArray: kernelArray{r.n}, compares: func() {
+		r.n.plugin.Headers = unwritten{kernelHeaders{r.n}}
+	}}
+	r.n.plugin.Record = unanswered{now, lost, &before}
+	r.want("recorded", func(Status) bool { return r.api.mirror.Dirty })
+	r.lose(lost)
+	r.want("recorded as out", func(Status) bool { return before.ResourceVersion != "" })
+	r.targets[lost].powered = true
+	r.refresh()
+	r.n.plugin.Record, r.n.plugin.Headers = lagging{now, before}, kernelHeaders{r.n}
+	r.steps(5, func(Status) bool { return false })
+	r.n.plugin.Record = now
+	r.want("running", func(s Status) bool { return s.Phase == Running && s.Err == nil })
+}
+
+// unwritten are headers whose writing fails.
+type unwritten struct{ kernelHeaders }
+
+func (unwritten) Write(context.Context, string, mirror.Header) error { return errors.New("no space") }
