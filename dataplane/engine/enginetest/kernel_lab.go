@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"testing"
 	"time"
 	"unsafe"
 
@@ -46,11 +47,20 @@ type controller struct {
 // ConnectKernel connects the kernel's initiator by one write to /dev/nvme-fabrics, as weft's node plugin does. A host
 // that lost its target tries again until its connection ends, and gives up at once when it is told to.
 func ConnectKernel(portal v1alpha1.Portal, nqn, hostNQN string) (Connection, error) {
-	return ConnectKernelWith(portal, nqn, hostNQN, dhchap.Pair{})
+	return connectKernel(portal, nqn, hostNQN, dhchap.Pair{})
 }
 
-// ConnectKernelWith keys is ConnectKernel of a host that proves itself.
-func ConnectKernelWith(portal v1alpha1.Portal, nqn, hostNQN string, keys dhchap.Pair) (Connection, error) {
+// ConnectKernelWith keys is ConnectKernel of a host that proves itself. Until the test ends, the kernel waits less long
+// for an answer, also while a host reconnects: see hurry.
+func ConnectKernelWith(t *testing.T, portal v1alpha1.Portal, nqn, hostNQN string, keys dhchap.Pair) (Connection, error) {
+	t.Helper()
+	if !keys.IsZero() {
+		hurry(t)
+	}
+	return connectKernel(portal, nqn, hostNQN, keys)
+}
+
+func connectKernel(portal v1alpha1.Portal, nqn, hostNQN string, keys dhchap.Pair) (Connection, error) {
 	f, err := os.OpenFile("/dev/nvme-fabrics", os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
@@ -59,11 +69,6 @@ func ConnectKernelWith(portal v1alpha1.Portal, nqn, hostNQN string, keys dhchap.
 	options := fmt.Sprintf("nqn=%s,transport=%s,traddr=%s,trsvcid=%d,hostnqn=%s,hostid=%s,nr_io_queues=4,reconnect_delay=%d,ctrl_loss_tmo=%d,keep_alive_tmo=30",
 		nqn, strings.ToLower(string(portal.Transport)), portal.Address, portal.Port, hostNQN, strings.TrimPrefix(hostNQN, v1alpha1.HostNQNPrefix), int(KernelRetries.Seconds()), int(hostPatience.Seconds()))
 	if !keys.IsZero() {
-		patient, err := hurry()
-		if err != nil {
-			return nil, err
-		}
-		defer patient()
 		options += ",dhchap_secret=" + keys.Host.Text() + ",dhchap_ctrl_secret=" + keys.Controller.Text()
 	}
 	if _, err := f.WriteString(options); err != nil {
@@ -88,14 +93,18 @@ func ConnectKernelWith(portal v1alpha1.Portal, nqn, hostNQN string, keys dhchap.
 // adminTimeout is how many seconds the kernel waits for the answer to an administrative command, 60 unless set.
 const adminTimeout = "/sys/module/nvme_core/parameters/admin_timeout"
 
-// hurry has the kernel wait 5 s for answers until it is patient again: Linux 6.12 sometimes waits for one in vain after
-// a proof that was wrong.
-func hurry() (patient func(), err error) {
+// hurry has the kernel wait 5 s for an answer until the test ends: Linux 6.12 sometimes waits for one in vain after a
+// proof that was wrong, and reads the limit again for each command.
+func hurry(t *testing.T) {
+	t.Helper()
 	before, err := os.ReadFile(adminTimeout)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = os.WriteFile(adminTimeout, []byte("5"), 0)
 	}
-	return func() { _ = os.WriteFile(adminTimeout, before, 0) }, os.WriteFile(adminTimeout, []byte("5"), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.WriteFile(adminTimeout, before, 0) })
 }
 
 func (c *controller) attr(name string) string {

@@ -47,7 +47,7 @@ func TestMeasureConnections(t *testing.T) {
 		var took []time.Duration
 		for n := range times + 1 {
 			began := time.Now()
-			c, err := enginetest.ConnectKernelWith(portal.Portal, x.NQN, host, keys)
+			c, err := enginetest.ConnectKernelWith(t, portal.Portal, x.NQN, host, keys)
 			check(t, err)
 			if n > 0 { // the kernel loads what it needs with the first
 				took = append(took, time.Since(began).Round(time.Millisecond))

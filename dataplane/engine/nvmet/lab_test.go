@@ -168,8 +168,8 @@ func (harness) Portals(t *testing.T) []engine.Portal {
 // Kept implements enginetest.Harness.
 func (harness) Kept(*testing.T) []string { return []string{stateDir, configfs} }
 
-func (harness) Connect(_ context.Context, _ *testing.T, portal v1alpha1.Portal, nqn, hostNQN string, keys dhchap.Pair) (enginetest.Connection, error) {
-	return enginetest.ConnectKernelWith(portal, nqn, hostNQN, keys)
+func (harness) Connect(_ context.Context, t *testing.T, portal v1alpha1.Portal, nqn, hostNQN string, keys dhchap.Pair) (enginetest.Connection, error) {
+	return enginetest.ConnectKernelWith(t, portal, nqn, hostNQN, keys)
 }
 
 func check(t *testing.T, err error) {

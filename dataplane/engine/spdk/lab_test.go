@@ -73,8 +73,8 @@ func (m hosted) Traits() enginetest.Traits {
 	return enginetest.Traits{FixedTransports: true, NoNotes: true, Lingers: m.lingers(), RepeatsReads: true, RetryEvery: enginetest.KernelRetries, HangsUnproved: []v1alpha1.TransportType{v1alpha1.TransportRDMA}}
 }
 
-func (hosted) Connect(_ context.Context, _ *testing.T, portal v1alpha1.Portal, nqn, hostNQN string, keys dhchap.Pair) (enginetest.Connection, error) {
-	return enginetest.ConnectKernelWith(portal, nqn, hostNQN, keys)
+func (hosted) Connect(_ context.Context, t *testing.T, portal v1alpha1.Portal, nqn, hostNQN string, keys dhchap.Pair) (enginetest.Connection, error) {
+	return enginetest.ConnectKernelWith(t, portal, nqn, hostNQN, keys)
 }
 
 func (m hosted) Reset(t *testing.T) {
