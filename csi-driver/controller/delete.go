@@ -116,7 +116,7 @@ func (s *Service) waitGone(ctx context.Context, vol *v1alpha1.NvmfVolume) error 
 		if again {
 			continue
 		}
-		unlisted, err := s.eraseUnlisted(ctx, now.NvmfVolume)
+		unlisted, err := s.deleteUnlisted(ctx, now.NvmfVolume)
 		if apierrors.IsConflict(err) {
 			continue
 		}
@@ -148,21 +148,26 @@ func (s *Service) waitGone(ctx context.Context, vol *v1alpha1.NvmfVolume) error 
 	}
 }
 
+// deleteWith its volume a replica, and its data only if the volume's are to be deleted.
+func (s *Service) deleteWith(ctx context.Context, vol *v1alpha1.NvmfVolume, rep *v1alpha1.NvmfReplica) error {
+	switch {
+	case vol.Marked():
+		return s.erase(ctx, rep)
+	case rep.DeletionTimestamp == nil:
+		return s.client.Delete(ctx, rep, asRead(rep))
+	}
+	return nil
+}
+
 func gone(rep *v1alpha1.NvmfReplica, _ int64) (bool, error) { return rep == nil, nil }
 
 // deleteReplicas of a volume that is being deleted. It tells whether one has changed since it was read.
-func (s *Service) deleteReplicas(ctx context.Context, vol *replicatedVolume) (changed bool, err error) {
+func (s *Service) deleteReplicas(ctx context.Context, vol *replicatedVolume) (changed bool, _ error) {
 	for _, rep := range vol.replicas {
-		switch {
-		case rep == nil:
+		if rep == nil {
 			continue
-		case vol.Marked():
-			err = s.erase(ctx, rep)
-		case rep.DeletionTimestamp == nil:
-			err = s.client.Delete(ctx, rep, asRead(rep))
-		default:
-			err = nil
 		}
+		err := s.deleteWith(ctx, vol.NvmfVolume, rep)
 		if apierrors.IsConflict(err) {
 			return true, nil
 		}

@@ -307,9 +307,8 @@ func (s *Service) dismissAll(ctx context.Context, rep *v1alpha1.NvmfReplica) err
 	return nil
 }
 
-// eraseUnlisted replicas of a volume that is being deleted, and return those that were still there: what joins it is
-// blank, and what has left it is of no use.
-func (s *Service) eraseUnlisted(ctx context.Context, vol *v1alpha1.NvmfVolume) ([]*v1alpha1.NvmfReplica, error) {
+// deleteUnlisted replicas of a volume that is being deleted, as its others, and return those that were still there.
+func (s *Service) deleteUnlisted(ctx context.Context, vol *v1alpha1.NvmfVolume) ([]*v1alpha1.NvmfReplica, error) {
 	if !vol.Replicated() {
 		return nil, nil
 	}
@@ -321,14 +320,15 @@ func (s *Service) eraseUnlisted(ctx context.Context, vol *v1alpha1.NvmfVolume) (
 		if err := s.dismissAll(ctx, rep); client.IgnoreNotFound(err) != nil {
 			return nil, err
 		}
-		if err := s.erase(ctx, rep); client.IgnoreNotFound(err) != nil {
+		if err := s.deleteWith(ctx, vol, rep); client.IgnoreNotFound(err) != nil {
 			return nil, fmt.Errorf("delete NvmfReplica %s: %w", rep.Name, err)
 		}
 	}
 	return unlisted, nil
 }
 
-// eraseLeft replicas that were to join a volume that is gone.
+// eraseLeft replicas that were to join a volume that is gone. They are blank, unless the API was restored to a time
+// before they had joined it: then they stay.
 func (s *Service) eraseLeft(ctx context.Context, id string) error {
 	var reps v1alpha1.NvmfReplicaList
 	if err := s.client.List(ctx, &reps, client.MatchingFields{volumeNameField: id}); err != nil {
@@ -336,7 +336,7 @@ func (s *Service) eraseLeft(ctx context.Context, id string) error {
 	}
 	for i := range reps.Items {
 		rep := &reps.Items[i]
-		if !joins(rep) || rep.DeletionTimestamp != nil {
+		if !joins(rep) || rep.DeletionTimestamp != nil || rep.RestoreSuspected() || rep.Status.Written {
 			continue
 		}
 		if vol, err := s.volumes.read(ctx, id); err != nil || vol != nil {
@@ -484,7 +484,8 @@ func isCreated(rep *v1alpha1.NvmfReplica) bool {
 	return err == nil && done
 }
 
-// retire marks the replicas that have left the mirror, or never were in it.
+// retire marks the replicas that have left the mirror, or never were in it. One that never was by the record and has
+// data all the same stays: the API was restored to a time before it joined.
 func (s *Service) retire(ctx context.Context, a *arrangement) (outcome, error) {
 	if a.record == nil {
 		return outcome{}, nil
@@ -495,7 +496,7 @@ func (s *Service) retire(ctx context.Context, a *arrangement) (outcome, error) {
 			continue
 		}
 		m, is := mirror.Get(*a.record, rep.Name)
-		if is && !hasLeft(*a.record, m) || !is && rep.Name != next {
+		if is && !hasLeft(*a.record, m) || !is && (rep.Name != next || rep.Status.Written) {
 			continue
 		}
 		marked := rep.DeepCopy()
@@ -548,6 +549,8 @@ func waitingFor(a *arrangement) string {
 		switch {
 		case a.replicas[i] == nil:
 			return fmt.Sprintf("NvmfReplica %s does not exist", m.Name)
+		case !in && a.replicas[i].Status.Written && a.surplus() > 0:
+			return fmt.Sprintf("replica %s may have data, and is not in the mirror's record: recover the volume (docs/tasks/recover-lost-objects.md)", m.Name)
 		case !in:
 		case is.State == v1alpha1.MemberInSync || is.Retired:
 		case is.State == v1alpha1.MemberOut && a.Spec.Move != nil && m.Name == a.Spec.Move.Replacement:

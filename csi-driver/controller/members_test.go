@@ -1165,6 +1165,66 @@ func TestNobodyLeavesWhileARestoreIsSuspected(t *testing.T) {
 		if next, err := nextRecord(v, record, time.Now()); err != nil || !equality.Semantic.DeepEqual(next, record) {
 			t.Errorf("%s, suspected: the next record is %s, %v", tc.name, mirror.String(next), err)
 		}
+		v.replicas[0].Status = replicaWith(v1alpha1.ReasonAsExpected).Status
+		record = mirror.Uncertain(record)
+		if next, err := nextRecord(v, record, time.Now()); err != nil || !equality.Semantic.DeepEqual(next, record) {
+			t.Errorf("%s, declared: the next record is %s, %v", tc.name, mirror.String(next), err)
+		}
+	}
+}
+
+// The API was restored to the moment between two writes: a replica is listed, and not in the record yet. It was filled
+// since, and is not deleted as one that never had anything.
+func TestAListedReplicaWithDataThatTheRecordDoesNotKnowStays(t *testing.T) {
+	m := newMoves(t, 3)
+	m.id = newMirrored(t, m.service(), m.st, "v")
+	m.move(m.id+"-1", "")
+	m.waits("no node can copy the data")
+	g := NewWithT(t)
+	g.Eventually(func() error {
+		rep := replicaOf(t, m.id+"-2")
+		rep.Status.Written = true
+		return api.Status().Update(t.Context(), rep)
+	}).WithTimeout(enough).Should(Succeed())
+	is := mirrorOf(t, m.id)
+	is.Spec.Members, is.Spec.Epoch = is.Spec.Members[:2], is.Spec.Epoch+1
+	g.Expect(api.Update(t.Context(), is)).To(Succeed())
+	m.cancel()
+	m.until(func(g Gomega) {
+		g.Expect(volume(t, m.id).Spec.Waiting).To(ContainSubstring("replica " + m.id + "-2 may have data, and is not in the mirror's record"))
+	})
+	if rep := replicaOf(t, m.id+"-2"); retired(rep) || rep.DeletionTimestamp != nil {
+		t.Error("it is to be deleted")
+	}
+}
+
+// The same for one that was to join, of a volume that is gone.
+func TestAReplicaWithDataOutlivesItsVolume(t *testing.T) {
+	m := newMoves(t, 1)
+	m.id = newVolume(t, m.service(), m.st, "v")
+	volumeName := "pvc-" + uuid.NewString()
+	rep := &v1alpha1.NvmfReplica{
+		ObjectMeta: metav1.ObjectMeta{Name: volumeName + "-1", Annotations: map[string]string{joinsAnnotation: uuid.NewString()}},
+		Spec:       *replicaOf(t, m.id+"-0").Spec.DeepCopy(),
+	}
+	rep.Spec.Volume, rep.Spec.UUID, rep.Spec.Node = v1alpha1.ReplicaOf{Name: volumeName, UUID: uuid.NewString()}, uuid.NewString(), "nowhere"
+	g := NewWithT(t)
+	g.Expect(api.Create(t.Context(), rep)).To(Succeed())
+	settles := func(written bool) *v1alpha1.NvmfReplica {
+		t.Helper()
+		rep.Status.Written = written
+		g.Expect(api.Status().Update(t.Context(), rep)).To(Succeed())
+		g.Eventually(func(g Gomega) {
+			var cached v1alpha1.NvmfReplica
+			g.Expect(m.service().client.Get(t.Context(), keyOf(rep.Name), &cached)).To(Succeed())
+			g.Expect(cached.ResourceVersion).To(Equal(rep.ResourceVersion))
+		}).WithTimeout(enough).Should(Succeed())
+		g.Expect(m.service().settle(t.Context(), volumeName)).To(Succeed())
+		return replicaOf(t, rep.Name)
+	}
+	g.Expect(settles(true)).To(And(HaveField("DeletionTimestamp", BeNil()), HaveField("Spec.DeletionMark", "")))
+	if left := settles(false); left != nil && left.DeletionTimestamp == nil {
+		t.Error("a blank one stays")
 	}
 }
 
@@ -1223,6 +1283,15 @@ func TestACopyIsCheckedAgainstItsSource(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(of.Name).To(Equal(m.id + "-1"))
 	g.Expect(proven(only)).To(BeTrue())
+	// Another one had joined, it was left behind and came back, and the other one left.
+	is := mirrorOf(t, m.id)
+	since := is.Spec.Members[0].Since
+	is.Spec.Members[0].Since = new(metav1.NewTime(since.Add(time.Second)))
+	g.Expect(api.Update(t.Context(), is)).To(Succeed())
+	g.Eventually(func() bool { return proven(only) }).WithTimeout(enough).Should(BeFalse())
+	is.Spec.Members[0].Since = since
+	g.Expect(api.Update(t.Context(), is)).To(Succeed())
+	g.Eventually(func() bool { return proven(only) }).WithTimeout(enough).Should(BeTrue())
 	m.edit(func(spec *v1alpha1.NvmfVolumeSpec) { spec.Replicas = 2 })
 	m.until(func(g Gomega) { g.Expect(mirrorOf(t, m.id).Spec.Members).To(HaveLen(2)) })
 	g.Expect(proven(only)).To(BeFalse())

@@ -119,9 +119,7 @@ func (h Holder) Distrust(r Record) (Record, error) {
 		return Record{}, err
 	}
 	next := Uncertain(r)
-	for i := range next.Members {
-		next.Members[i].Suspect = true
-	}
+	suspectAll(&next)
 	return next, nil
 }
 

@@ -90,8 +90,24 @@ func TestRecordsOfThePast(t *testing.T) {
 	if want := next + "|a=InSync,b=Returning/5?,c=Filling?"; err != nil || show(stopped) != want || stopped.Dirty {
 		t.Errorf("those that were in sync at a clean end have been compared: %s, %v", String(stopped), err)
 	}
-	if left := Begin(distrusted); Idle(left, left.Members[2]) {
+	left := Begin
+	if is := left(distrusted); Idle(is, is.Members[2]) {
 		t.Error("a member may leave of which it is not known what it has")
+	}
+	doubted := Uncertain(left(r))
+	if want := "|a=InSync?,b=Returning/5?,c=Filling?"; show(doubted) != want || !doubted.Dirty || !IsUncertain(doubted) || IsUncertain(left(r)) {
+		t.Errorf("nobody holds it, and an agent suspects a restore: %s", String(doubted))
+	}
+	doubted.Members[2].Retired = true
+	if Idle(doubted, doubted.Members[2]) {
+		t.Error("one that nobody has begun to fill by the record leaves by it")
+	}
+	doubted.Members[1].State = v1alpha1.MemberOut
+	if Removable(doubted, doubted.Members[1]) {
+		t.Error("one that is out by the record leaves by it")
+	}
+	if held := Uncertain(r); show(held) != show(r) || !held.Dirty || !IsUncertain(held) {
+		t.Errorf("its holder finds out by itself: %s", String(held))
 	}
 	detached := record(t, "|a=InSync-,b=InSync")
 	only := []Confirmation{{Replica: Replica{Name: "b", UID: "u-b"}}}

@@ -54,11 +54,26 @@ func Doubt(r Record) Record {
 
 // Uncertain is the record once an agent suspects that the API was restored: as after an unclean end, only the next
 // start, which reads the headers, tells which members have everything. Until then none is taken for equal to another
-// one, and none that may have more leaves. A person who declares the restore to the agents has seen no header.
+// one, and none leaves, not even one that has nothing by the record: it may have been filled since the backup. A person
+// who declares the restore to the agents has seen no header. A holder that is there finds out by itself: see Distrust.
 func Uncertain(r Record) Record {
 	next := clone(r)
 	next.Dirty = true
+	if r.Holder == "" {
+		suspectAll(&next)
+	}
 	return next
+}
+
+// IsUncertain tells whether Uncertain has nothing to add to a record.
+func IsUncertain(r Record) bool {
+	return r.Dirty && (r.Holder != "" || !slices.ContainsFunc(r.Members, func(m Member) bool { return !m.Suspect }))
+}
+
+func suspectAll(r *Record) {
+	for i := range r.Members {
+		r.Members[i].Suspect = true
+	}
 }
 
 // Renew the members of a record that is being recovered: they are the volume's replicas as these are now. An object

@@ -33,7 +33,7 @@ func (w *world) controller() {
 	}
 	w.rotate(v.Record)
 	switch {
-	case w.suspected(v) && !v.Dirty:
+	case w.suspected(v) && !mirror.IsUncertain(v.Record):
 		store(mirror.Uncertain(v.Record))
 	case v.Holder != "" && v.Holder != w.api.wish:
 		if w.left(v.Holder) {
