@@ -345,9 +345,19 @@ const sourceProofAnnotation = "weft.storage/source-proof"
 const (
 	// proofPlain: the volume is not mirrored, and has one replica.
 	proofPlain = "plain"
-	// proofOnly begins the proof that the record has one member, and ends in its UID: nothing else can be current.
+	// proofOnly begins the proof that the record has one member, and has had no other since: see soleProof.
 	proofOnly = "only "
 )
+
+// soleProof of the only member of a record: nothing else is current, as long as it is what it has been since. In between
+// others may have joined, and it may have been left behind and come back.
+func soleProof(m mirror.Member) string {
+	since := ""
+	if m.Since != nil {
+		since = m.Since.UTC().Format(time.RFC3339)
+	}
+	return proofOnly + m.ReplicaUID + " " + since
+}
 
 // copyable gives the replica that a copy of a volume is made of, and the proof that proven takes afterwards.
 func (s *Service) copyable(ctx context.Context, vol *v1alpha1.NvmfVolume) (v1alpha1.VolumeMember, string, error) {
@@ -361,7 +371,7 @@ func (s *Service) copyable(ctx context.Context, vol *v1alpha1.NvmfVolume) (v1alp
 	for _, m := range vol.Spec.Members {
 		of, isMember := mirror.Get(is.Spec, m.Name)
 		if isMember && len(is.Spec.Members) == 1 {
-			return m, proofOnly + of.ReplicaUID, nil
+			return m, soleProof(of), nil
 		}
 		switch c, err := mirror.Copyable(is.Spec, m.Name); {
 		case errors.Is(err, mirror.ErrUncopyable):
@@ -389,8 +399,8 @@ func (s *Service) proven(ctx, wctx context.Context, volume, replica, proof strin
 	if err != nil || is == nil || vol == nil {
 		return false, err
 	}
-	if uid, only := strings.CutPrefix(proof, proofOnly); only {
-		return len(is.Spec.Members) == 1 && is.Spec.Members[0].ReplicaUID == uid, nil
+	if strings.HasPrefix(proof, proofOnly) {
+		return len(is.Spec.Members) == 1 && soleProof(is.Spec.Members[0]) == proof, nil
 	}
 	epoch, err := strconv.ParseInt(proof, 10, 64)
 	if err != nil {
