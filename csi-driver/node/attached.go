@@ -54,6 +54,8 @@ type attached struct {
 
 	// nodeUID of the Kubernetes Node that the volume was attached to.
 	nodeUID string
+	// access of the attachment.
+	access v1alpha1.HostAccess
 	// written says that something was written to one of the replicas, by its agent's word of this moment.
 	written bool
 	// blank says that nothing was, to any, nor when this node was admitted, as the only one.
@@ -175,7 +177,7 @@ func (s *Service) attached(ctx context.Context, volume, attachment string) (_ at
 	}
 	at := attached{
 		UUID: v.Spec.UUID, Attachment: attachment, Connection: v.Spec.Connection, Mirrored: v.Replicated(), Encryption: v.Spec.Encryption, TrailerBytes: v.TrailerBytes(),
-		nodeUID: listed.NodeUID, source: v.Spec.Source, blank: true, allowFormat: v.Annotations[v1alpha1.AllowFormatAnnotation] == v.FormatPermission(host),
+		nodeUID: listed.NodeUID, access: listed.Access, source: v.Spec.Source, blank: true, allowFormat: v.Annotations[v1alpha1.AllowFormatAnnotation] == v.FormatPermission(host),
 	}
 	at.Connection.Transports = nil // those of the portals
 	at.named(v)

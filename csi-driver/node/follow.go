@@ -173,7 +173,7 @@ func (s *Service) dropFormerPaths(ctx context.Context) []error {
 func (s *Service) former(at attached) ([]fabrics.Controller, error) {
 	var all []fabrics.Controller
 	for _, r := range at.connected() {
-		former, err := s.Initiator.Former(at.connection(r))
+		former, err := s.Initiator.Former(at.connection(r), r.id())
 		if err != nil {
 			return nil, err
 		}

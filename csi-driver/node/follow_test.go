@@ -89,7 +89,11 @@ func TestFormerPathStaysUntilAnotherIsLive(t *testing.T) {
 
 	s.service.Initiator.(*fabrics.Host).Reachable = reachable
 	s.serveAt(firstPortal, secondPortal)
+	s.kernel.ScanLate() // the other controller is live before the kernel has found the namespace through it
 	s.clock.Step(time.Minute)
+	must(t, s.service.MendPaths(t.Context()))
+	s.wantPaths(2, "")
+	must(t, s.kernel.ScanNow())
 	must(t, s.service.MendPaths(t.Context()))
 	s.wantPaths(1, "")
 }
@@ -412,5 +416,26 @@ func TestRecordsThatCannotBeUnderstood(t *testing.T) {
 		must(t, s.publish(blockCapability(), "pods/a", false)) // which stages it, and so writes it again
 		must(t, s.service.MendPaths(t.Context()))
 		s.wantShown(2)
+	}
+}
+
+// The access modes of a PersistentVolume can be changed while its attachments stay: a filesystem that several nodes may
+// use is not mounted for writing.
+func TestStageHoldsToTheAccessOfItsAttachment(t *testing.T) {
+	reading := mountCapability("ext4")
+	reading.AccessMode.Mode = csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
+	for access, use := range map[v1alpha1.HostAccess]*csi.VolumeCapability{
+		v1alpha1.AccessExclusive: mountCapability("ext4"), v1alpha1.AccessSharedRead: reading, v1alpha1.AccessSharedWrite: blockCapability(),
+	} {
+		s := setUp(t)
+		must(t, s.stage(mountCapability("ext4"))) // there is a filesystem to read
+		must(t, s.unstage())
+		s.attach()
+		s.context.Access = access
+		if access != v1alpha1.AccessExclusive {
+			want(t, s.stage(mountCapability("ext4")), codes.AlreadyExists, "delete the pods that use it on all nodes")
+			s.wantGone()
+		}
+		must(t, s.stage(use))
 	}
 }

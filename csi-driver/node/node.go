@@ -14,6 +14,7 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"maps"
 	"sync"
@@ -60,7 +61,7 @@ type Initiator interface {
 	Connect(ctx context.Context, c fabrics.Connection) error
 	Controllers(nqn string) ([]fabrics.Controller, error)
 	Lost(c fabrics.Connection) ([]v1alpha1.Portal, error)
-	Former(c fabrics.Connection) ([]fabrics.Controller, error)
+	Former(c fabrics.Connection, id fabrics.ID) ([]fabrics.Controller, error)
 	Carries(c fabrics.Connection, id fabrics.ID) (bool, error)
 	Left(nqn, host string) (bool, error)
 	Answers(ctx context.Context, p v1alpha1.Portal) error
@@ -279,6 +280,19 @@ func parseUsage(c *csi.VolumeCapability) (usage, error) {
 		return usage{}, invalid("volume_capability has neither block nor mount")
 	}
 	return u, nil
+}
+
+// allowedBy tells whether an attachment with this access may be used so. Nodes that share a volume were told apart when
+// it was attached: the access modes of its PersistentVolume may have been changed since.
+func (u usage) allowedBy(access v1alpha1.HostAccess) error {
+	switch {
+	case u.block || access != v1alpha1.AccessSharedRead && access != v1alpha1.AccessSharedWrite:
+		return nil
+	case access == v1alpha1.AccessSharedRead && u.readOnly:
+		return nil
+	}
+	return fmt.Errorf("%w: it is attached to this node for %s, and other nodes may use it, too: mounted for writing, its filesystem would be corrupted; "+
+		"if the access modes of its PersistentVolume were changed, delete the pods that use it on all nodes, so that it is attached again", errIncompatible, access)
 }
 
 // field of a request.

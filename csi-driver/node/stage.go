@@ -63,6 +63,9 @@ func (s *Service) stage(ctx context.Context, volume, attachment, path string, us
 		return fmt.Errorf("%w: NvmfVolume %s is not encrypted, and its PersistentVolume names a Secret to stage or publish it; if the NvmfVolume was created again, delete it, "+
 			"and create it with the spec.encryption that it had; else remove the Secret from the PersistentVolume", errIncompatible, volume)
 	}
+	if err := use.allowedBy(at.access); err != nil {
+		return fmt.Errorf("volume %s: %w", volume, err)
+	}
 	at.Staging = path
 	if err := (staging{Service: s, volume: volume, path: path, use: use, at: at, secrets: secrets}).run(ctx); err != nil {
 		return s.undo(ctx, volume, at, err)

@@ -25,6 +25,8 @@ type Attached struct {
 	Replica, NQN, NGUID string
 	// Attachment's UUID, and NodeUID of the Kubernetes Node.
 	Attachment, NodeUID string
+	// Access of the attachment.
+	Access v1alpha1.HostAccess
 	// Target that serves the volume, and Claim and ClaimNamespace for which it was made.
 	Target, Claim, ClaimNamespace string
 	// SizeBytes of data that are served.
@@ -90,7 +92,7 @@ func (a Attached) hosts() []v1alpha1.VolumeHost {
 	if a.Revoked {
 		return nil
 	}
-	return []v1alpha1.VolumeHost{{NQN: a.HostNQN(), NodeUID: a.NodeUID}}
+	return []v1alpha1.VolumeHost{{NQN: a.HostNQN(), NodeUID: a.NodeUID, Access: a.Access}}
 }
 
 // replicaUUID is the one of which the NGUID is made.

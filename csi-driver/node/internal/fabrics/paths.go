@@ -46,18 +46,27 @@ func (h *Host) Lost(c Connection) ([]v1alpha1.Portal, error) {
 	return lost, nil
 }
 
-// Former are the controllers of a connection's subsystem that lead to none of its portals, once I/O does not need them:
-// while a path to one of its portals is live.
-func (h *Host) Former(c Connection) ([]Controller, error) {
+// Former are the controllers of a connection's subsystem that lead to none of its portals, once I/O of a namespace does
+// not need them: while it has a path to one of its portals.
+func (h *Host) Former(c Connection, id ID) ([]Controller, error) {
 	controllers, err := h.Controllers(c.NQN)
 	if err != nil {
 		return nil, err
 	}
 	listed := func(is Controller) bool { return slices.ContainsFunc(c.Portals, is.reaches) }
-	if !slices.ContainsFunc(controllers, func(is Controller) bool { return is.Live() && listed(is) }) {
+	former := slices.DeleteFunc(slices.Clone(controllers), func(is Controller) bool { return listed(is) || is.going() })
+	if len(former) == 0 {
 		return nil, nil
 	}
-	return slices.DeleteFunc(controllers, func(is Controller) bool { return listed(is) || is.going() }), nil
+	for _, is := range controllers {
+		if !is.Live() || !listed(is) {
+			continue
+		}
+		if path, err := h.isPath(is, id.NGUID); err != nil || path {
+			return former, err
+		}
+	}
+	return nil, nil
 }
 
 // ErrNoMultipath says that the kernel does not join several controllers of a subsystem (nvme_core.multipath=N).
