@@ -273,7 +273,7 @@ func TestDecideCreates(t *testing.T) {
 		{
 			name:  "again where it was recorded but is known not to be",
 			given: func(s *Observed) { s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, recordedOn("b"))} },
-			does:  []string{"CreateVolumes 1 on a"},
+			does:  []string{"CreateVolumes 1 on b"},
 		},
 		{
 			name: "nothing twice in one reconciliation",

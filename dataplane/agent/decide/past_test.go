@@ -3,6 +3,7 @@
 package decide
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"testing"
@@ -253,6 +254,31 @@ func TestDecideOnWhatIsBeingMade(t *testing.T) {
 	s.Volumes[1] = testVolume(2, isCreatedOn("a"), wasWritten)
 	s.Target.State.Volumes = made.Target.State.Volumes
 	g.Expect(Decide(s).Records.Put[id(2)]).To(And(HaveField("UID", uid(2)), HaveField("Pool", ""), HaveField("Written", false)))
+}
+
+// TestCreationStaysWhereItWasBegun: what got no answer may be carried out later, so another pool is asked only when the
+// first one has refused.
+func TestCreationStaysWhereItWasBegun(t *testing.T) {
+	g := NewWithT(t)
+	s := quietNode()
+	s.Volumes = []*v1alpha1.NvmfReplica{testVolume(2)}
+	s.Records.Items[id(2)] = Record{UID: uid(2), ResourceVersion: "7", Generation: 1, Pool: "a"}
+	s.Node.Spec.UnschedulableDrives = []string{"a"}
+	g.Expect(written(Decide(s).Operations)).To(Equal([]string{"CreateVolumes 2 on a"}))
+
+	s.Attempts.Record(VerbCreateVolume, string(id(2)), context.DeadlineExceeded)
+	d := Decide(s)
+	g.Expect(d.Operations.CreateVolumes).To(BeEmpty())
+	g.Expect(d.Records.Put[id(2)]).To(HaveField("Pool", "a"))
+
+	s.Attempts = Attempts{}
+	s.Attempts.Record(VerbCreateVolume, string(id(2)), engine.ErrNoSpace)
+	d = Decide(s)
+	g.Expect(said(d.Volumes["v2"].Conditions)).To(HaveKeyWithValue("Created", "False/NoSpace"))
+	g.Expect(d.Records.Put[id(2)]).To(HaveField("Pool", ""))
+	g.Expect(d.Volumes["v2"].Device).To(BeEmpty())
+	s.Records.Items[id(2)], s.Attempts = d.Records.Put[id(2)], Attempts{}
+	g.Expect(written(Decide(s).Operations)).To(Equal([]string{"CreateVolumes 2 on b"}))
 }
 
 // TestRivalOfWhatIsBeingMade: of two objects with one UUID, the data is that of the one for which it is being made.

@@ -254,6 +254,10 @@ func (d *decider) create(v *volume) {
 	switch {
 	case errors.Is(err, engine.ErrNoSpace):
 		v.created = no(v1alpha1.ReasonNoSpace, "%v", err)
+		if v.device != "" {
+			v.device, v.record.Pool = "", "" // it was not made there, and may be made in another one
+			d.record(&v.item, v.record)
+		}
 	case errors.Is(err, engine.ErrNotFound) && v.obj.Spec.Source != nil:
 		v.created = no(v1alpha1.ReasonSourceNotReady, "%v", err)
 	case errors.Is(err, engine.ErrBusy):
@@ -283,7 +287,9 @@ func (d *decider) create(v *volume) {
 	v.exported = v.created
 }
 
-// poolFor a new volume: its source's, if it has one, else the emptiest of its class. It adds the source to spec.
+// poolFor a new volume: its source's, if it has one, else the emptiest of its class. It adds the source to spec. Once a
+// pool was asked for it, it is asked again, unless it has answered that it has no room: what got no answer may be
+// carried out later, and in another pool there would be a second one, which is served when the first one is away.
 func (d *decider) poolFor(v *volume, spec *engine.VolumeSpec) (*pool, *metav1.Condition) {
 	refuse := func(reason, format string, args ...any) (*pool, *metav1.Condition) {
 		r := no(reason, format, args...)
@@ -298,6 +304,16 @@ func (d *decider) poolFor(v *volume, spec *engine.VolumeSpec) (*pool, *metav1.Co
 		p := d.poolOf(source.pool)
 		if served := p.served(v.obj.Spec.Size); !p.readable() || !d.fits(p, served, served) {
 			return refuse(v1alpha1.ReasonNoSpace, "pool %s, which contains its source, has not enough space for %d bytes, including %d for its header and trailer", source.pool, served, v1alpha1.OverheadBytes)
+		}
+		return p, nil
+	}
+	if p := d.poolOf(v.device); p.readable() { // else a person has dropped it
+		served := p.served(v.obj.Spec.Size)
+		switch {
+		case !p.ready():
+			return refuse(v1alpha1.ReasonNodeNotReady, "pool %s, where its creation was begun, is not ready", v.device)
+		case !d.fits(p, served, served):
+			return refuse(v1alpha1.ReasonNoSpace, "pool %s, where its creation was begun, has not enough space for %d bytes, including %d for its header and trailer", v.device, served, v1alpha1.OverheadBytes)
 		}
 		return p, nil
 	}

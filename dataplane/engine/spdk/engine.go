@@ -162,8 +162,9 @@ func (e *Engine) begin(ctx context.Context) (s *session, end func(), err error) 
 	return &session{Engine: e, ctx: ctx, conn: conn}, e.mu.Unlock, err
 }
 
-// Watch implements engine.Watcher.
+// Watch implements engine.Watcher. It ends only once hosts have been woken, or their time is over.
 func (e *Engine) Watch(ctx context.Context, changed func()) {
+	defer e.outlast(context.WithoutCancel(ctx))
 	for {
 		conn, err := e.client.Connect(ctx)
 		if err != nil {

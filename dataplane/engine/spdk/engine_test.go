@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	. "github.com/onsi/gomega"
@@ -466,6 +467,22 @@ func TestHostThatStays(t *testing.T) {
 	r.done(r.engine.Export(r.ctx, []engine.Export{x}))
 	r.Expect(connection.Alive()).To(BeFalse())
 	r.Expect(r.state().Exports).To(ConsistOf(HaveField("Hosts", BeEmpty())))
+}
+
+// TestHostThatStaysAfterTheCall: a target that still disconnects a host when the call ends lists it again, so that the
+// next process does not take it for gone.
+func TestHostThatStaysAfterTheCall(t *testing.T) {
+	r, fake := newFakeRig(t)
+	x := r.exportOf(r.create(engine.Source{}, 4*mib))
+	r.done(r.engine.Export(r.ctx, []engine.Export{x}))
+	_, err := fake.Connect(x.NQN, x.Hosts[0], 1)
+	check(t, err)
+	host := x.Hosts[0]
+	x.Hosts = nil
+	fake.Inject(spdktest.Fault{Method: "nvmf_subsystem_remove_host", Delay: time.Minute})
+	ctx, cancel := context.WithTimeout(r.ctx, 100*time.Millisecond)
+	defer cancel()
+	r.Expect(r.engine.Export(ctx, []engine.Export{x})[0]).To(MatchError(ContainSubstring("still connected: " + host)))
 }
 
 // TestHostLeavesLate: an older target answers before a host's connections are gone; the engine waits for them.

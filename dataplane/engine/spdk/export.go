@@ -248,9 +248,13 @@ func (s *session) take(changes []*change, errs []error, speaks dialect) {
 	if speaks.hostsLinger {
 		s.awaitGone(changes, errs)
 	}
+	// Also when this process is told to end, or the call's time is over: the next one knows nothing of these hosts.
+	patience, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), readmitPatience)
+	defer cancel()
+	beyond := &session{Engine: s.Engine, ctx: patience, conn: s.conn}
 	for i, c := range changes {
 		if c != nil && errs[i] != nil && len(c.removeHosts) > 0 {
-			errs[i] = fmt.Errorf("%w%s", errs[i], s.readmit(c))
+			errs[i] = fmt.Errorf("%w%s", errs[i], beyond.readmit(c))
 		}
 	}
 }
@@ -259,6 +263,8 @@ func (s *session) take(changes []*change, errs []error, speaks dialect) {
 const (
 	looksForHosts = 100
 	betweenLooks  = 10 * time.Millisecond
+	// readmitPatience with hosts that could not be disconnected.
+	readmitPatience = 5 * time.Second
 )
 
 // awaitGone asks until the hosts that were taken away are disconnected: who hears that they are gone may give the

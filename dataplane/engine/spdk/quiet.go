@@ -7,9 +7,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -37,6 +39,8 @@ const (
 	// mergePatience with the map of a deleted snapshot, which SPDK merges into that of its volume. What it clears
 	// afterwards, hosts need not wait for.
 	mergePatience = time.Second
+	// lastPatience with what SPDK is doing when this process is told to end: most of a pod's grace period.
+	lastPatience = 20 * time.Second
 	// quietAtOnce volumes of a drive are kept waiting at the same time, and so for each other.
 	quietAtOnce = 8
 )
@@ -223,6 +227,23 @@ func (s *session) awaitWoken(kept map[int]*keeping) {
 		}
 	}
 	s.forgetWoken()
+}
+
+// outlast what SPDK changes now, if that does not take too long: the process after this one does not know of it, and
+// wakes hosts that wait at once.
+func (e *Engine) outlast(ctx context.Context) {
+	patience, cancel := context.WithTimeout(ctx, lastPatience)
+	defer cancel()
+	e.mu.Lock()
+	underWay := slices.AppendSeq(slices.Collect(maps.Values(e.life.waking)), maps.Values(e.life.changing))
+	e.mu.Unlock()
+	for _, a := range underWay {
+		select {
+		case <-a.done:
+		case <-patience.Done():
+			return
+		}
+	}
 }
 
 // forgetWoken hosts. The caller holds mu.

@@ -212,6 +212,28 @@ func TestHostsWaitAsLongAsSPDKWorks(t *testing.T) {
 	r.Expect(r.state().Snapshots).To(HaveLen(1))
 }
 
+// TestWatchEndsOnceSPDKIsDone: whoever comes after a process that was told to end would wake the hosts at once.
+func TestWatchEndsOnceSPDKIsDone(t *testing.T) {
+	r, fake := newFakeRig(t)
+	volume, x := r.attached(fake)
+	ctx, end := context.WithCancel(r.ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		r.engine.Watch(ctx, func() {})
+	}()
+	goOn := fake.Hang(r.lvstoreOf(volume))
+	brief, cancel := context.WithTimeout(r.ctx, time.Second)
+	defer cancel()
+	r.Expect(r.engine.CreateSnapshots(brief, []engine.SnapshotSpec{{ID: newID(), Volume: volume}})).To(HaveExactElements(MatchError(context.DeadlineExceeded)))
+	end()
+	r.Consistently(ended).WithTimeout(time.Second).ShouldNot(BeClosed())
+	r.Expect(fake.Inaccessible()).To(ConsistOf(x.NQN))
+	goOn()
+	r.Eventually(ended).WithTimeout(time.Minute).Should(BeClosed())
+	r.Expect(fake.Inaccessible()).To(BeEmpty())
+}
+
 // TestNobodyComesWhileSPDKWorks on a volume: neither a host of one that had none, nor by another portal.
 func TestNobodyComesWhileSPDKWorks(t *testing.T) {
 	r, fake := newFakeRig(t)
