@@ -303,7 +303,7 @@ func seen(t testing.TB, s *Service, st storage) {
 			g.Expect(api.Get(t.Context(), types.NamespacedName{Name: n}, &live)).To(Succeed())
 			g.Expect(cached.ResourceVersion).To(Equal(live.ResourceVersion))
 		}
-	}).WithTimeout(30 * time.Second).WithPolling(10 * time.Millisecond).Should(Succeed())
+	}).WithTimeout(enough).WithPolling(10 * time.Millisecond).Should(Succeed())
 }
 
 func mount(fsType string) *csi.VolumeCapability {

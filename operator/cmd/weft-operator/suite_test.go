@@ -26,7 +26,7 @@ const (
 	// operatorVersion of the operators that tests start.
 	operatorVersion = "1.2.0"
 	// How long to wait for what must happen, and how long to look at what must not.
-	patience, quiet, interval = 20 * time.Second, 700 * time.Millisecond, 50 * time.Millisecond
+	patience, quiet, interval = time.Minute, 700 * time.Millisecond, 50 * time.Millisecond
 )
 
 var (
