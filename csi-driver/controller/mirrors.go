@@ -349,8 +349,8 @@ const (
 	proofOnly = "only "
 )
 
-// soleProof of the only member of a record: nothing else is current, as long as it is what it has been since. In between
-// others may have joined, and it may have been left behind and come back.
+// soleProof of the only member of a record: nothing else is current, as long as it is what it has been since. In
+// between, others may have joined, and it may have been left behind and come back.
 func soleProof(m mirror.Member) string {
 	since := ""
 	if m.Since != nil {

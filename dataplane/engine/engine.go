@@ -145,8 +145,8 @@ type Info struct {
 // Watcher is an engine whose target may end, and come back empty, by itself.
 type Watcher interface {
 	// Watch calls changed each time the target was lost, and each time it answers again,
-	// until ctx ends. Calls of changed may be merged. It may return some seconds later, so that what the target is doing
-	// is not left to a process that does not know of it.
+	// until ctx ends. Calls of changed may be merged. It may return some seconds later, so that what the target is
+	// doing is not left to a process that does not know of it.
 	Watch(ctx context.Context, changed func())
 }
 
