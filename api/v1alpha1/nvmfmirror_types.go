@@ -247,6 +247,12 @@ func (m *MirrorMember) ServesAlone(replica *NvmfReplica) bool {
 		replica != nil && string(replica.UID) == m.ReplicaUID && replica.DeletionTimestamp.IsZero()
 }
 
+// MayBeAhead reports whether the former holder's kernel may have had the member in sync, whatever the record says: it
+// may have copied it, or not have let go of it, and then have dropped all those that the record has in sync.
+func (m *MirrorMember) MayBeAhead() bool {
+	return m.State == MemberInSync || m.Suspect || m.Identity != "" && !m.Released
+}
+
 // NvmfMirror records which replicas of a volume have every acknowledged write, and which attachment may write to them.
 // It has the volume's name. A volume that was never replicated has none.
 //

@@ -92,12 +92,8 @@ func Declare(r Record, replica string) (Record, error) {
 	return next, nil
 }
 
-// Compared tells whether the former holder's kernel may have had the member in sync, whatever the record says: it may
-// have copied it, or not have let go of it, and then have dropped all those that the record has in sync. Its metadata
-// has to be compared with theirs.
-func Compared(m Member) bool {
-	return m.State == v1alpha1.MemberInSync || m.Suspect || m.Identity != "" && !m.Released
-}
+// Compared tells whether the metadata of a member has to be compared with that of those in sync: it may be ahead.
+func Compared(m Member) bool { return m.MayBeAhead() }
 
 // found is what is known of a member at hand.
 type found struct{ kicked bool }

@@ -133,8 +133,9 @@ func (v view) held() (held []string, wait int) {
 	return held, wait
 }
 
-// holds says why a replica must stay, or "": another replica has all data and serves it, or this one does not have all
-// data, or is being deleted with its data. Unknown is not absent: what has no record holds.
+// holds says why a replica must stay, or "": another replica has all data and serves it, or this one lacks data, or is
+// being deleted with its data. Unknown is not absent: what has no record holds, and so does what may have data that the
+// record does not know of.
 func (c copied) holds(node string) string {
 	if !c.replica.DeletionTimestamp.IsZero() && c.replica.Marked() {
 		return ""
@@ -142,11 +143,12 @@ func (c copied) holds(node string) string {
 	if c.mirror == nil {
 		return "its only replica"
 	}
-	waiting, whole := "no other replica is in sync", false
+	waiting := "no other replica is in sync"
+	var own *v1alpha1.MirrorMember
 	for i := range c.mirror.Spec.Members {
 		m := &c.mirror.Spec.Members[i]
 		if m.Replica == c.replica.Name {
-			whole = m.State == v1alpha1.MemberInSync // one with another UID too: objects that were restored have new ones
+			own = m // one with another UID too: objects that were restored have new ones
 			continue
 		}
 		o := c.others[m.Replica]
@@ -161,10 +163,18 @@ func (c copied) holds(node string) string {
 		}
 	}
 	switch {
-	case !whole:
+	case own == nil && c.replica.Status.Written:
+		return "it may have data, and the record of its mirror does not know it"
+	case own == nil:
 		return ""
-	case waiting == "" && c.mirror.Spec.Dirty && c.mirror.Spec.Holder == "":
+	case own.State == v1alpha1.MemberInSync && waiting != "":
+		return waiting
+	case own.Foreign:
+		return "the node that uses it has refused this replica, which may have data that no other has"
+	case c.mirror.Spec.Dirty && c.mirror.Spec.Holder == "" && own.MayBeAhead():
 		return "it was not detached cleanly, and needs all its replicas until a pod has used it"
+	case own.Suspect:
+		return "this replica may have data that no other has, until they have been compared"
 	}
-	return waiting
+	return ""
 }

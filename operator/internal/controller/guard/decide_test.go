@@ -40,6 +40,8 @@ func TestDecide(t *testing.T) {
 	moved := pair(in, filling, nil)
 	moved.single = true
 	of := func(change func(*v1alpha1.NvmfMirror, *other)) copied { return pair(in, in, change) }
+	unrecorded := of(func(m *v1alpha1.NvmfMirror, _ *other) { m.Spec.Members = m.Spec.Members[1:] })
+	unrecorded.replica.Status.Written = true
 	now := metav1.Now()
 	deleted := func(mark string) copied {
 		c := copied{replica: testReplica("a", "n"), single: true}
@@ -91,7 +93,19 @@ func TestDecide(t *testing.T) {
 		"in use":                       {cordon, []copied{of(func(m *v1alpha1.NvmfMirror, _ *other) { m.Spec.Dirty, m.Spec.Holder = true, "pod" })}, true, true, v1alpha1.ReasonAsExpected, ""},
 		"the other is suspect":         {cordon, []copied{of(func(m *v1alpha1.NvmfMirror, _ *other) { m.Spec.Members[1].Suspect = true })}, true, false, v1alpha1.ReasonOnlyReplica, "no other replica"},
 		"this one was restored":        {cordon, []copied{pair(in, out, func(m *v1alpha1.NvmfMirror, _ *other) { m.Spec.Members[0].ReplicaUID = "a0" })}, true, false, v1alpha1.ReasonOnlyReplica, "no other replica"},
-		"this one is no member":        {cordon, []copied{pair(in, out, func(m *v1alpha1.NvmfMirror, _ *other) { m.Spec.Members = m.Spec.Members[1:] })}, true, true, v1alpha1.ReasonAsExpected, ""},
+		"the record may be the past":   {cordon, []copied{pair(filling, in, func(m *v1alpha1.NvmfMirror, _ *other) { m.Spec.Dirty, m.Spec.Members[0].Suspect = true, true })}, true, false, v1alpha1.ReasonOnlyReplica, "was not detached cleanly"},
+		"a holder suspects this one":   {cordon, []copied{pair(filling, in, func(m *v1alpha1.NvmfMirror, _ *other) { m.Spec.Holder, m.Spec.Members[0].Suspect = "pod", true })}, true, false, v1alpha1.ReasonOnlyReplica, "until they have been compared"},
+		"this one was refused":         {cordon, []copied{pair(out, in, func(m *v1alpha1.NvmfMirror, _ *other) { m.Spec.Members[0].Foreign = true })}, true, false, v1alpha1.ReasonOnlyReplica, "has refused this replica"},
+		"a lost node copied to it":     {cordon, []copied{pair(filling, in, func(m *v1alpha1.NvmfMirror, _ *other) { m.Spec.Dirty, m.Spec.Members[0].Identity = true, "i" })}, true, false, v1alpha1.ReasonOnlyReplica, "was not detached cleanly"},
+		"a node copies to it": {cordon, []copied{pair(filling, in, func(m *v1alpha1.NvmfMirror, _ *other) {
+			m.Spec.Dirty, m.Spec.Holder, m.Spec.Members[0].Identity = true, "pod", "i"
+		})}, true, true, v1alpha1.ReasonAsExpected, ""},
+		"a lost node had let go of it": {cordon, []copied{pair(out, in, func(m *v1alpha1.NvmfMirror, _ *other) {
+			m.Spec.Dirty = true
+			m.Spec.Members[0].Identity, m.Spec.Members[0].Released = "i", true
+		})}, true, true, v1alpha1.ReasonAsExpected, ""},
+		"the record knows it not": {cordon, []copied{unrecorded}, true, false, v1alpha1.ReasonOnlyReplica, "does not know it"},
+		"this one is no member":   {cordon, []copied{pair(in, out, func(m *v1alpha1.NvmfMirror, _ *other) { m.Spec.Members = m.Spec.Members[1:] })}, true, true, v1alpha1.ReasonAsExpected, ""},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
