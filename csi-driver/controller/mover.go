@@ -116,7 +116,8 @@ func (s *Service) moverNeeded(ctx context.Context, a *arrangement) bool {
 		switch {
 		case !in || rep == nil || rep.DeletionTimestamp != nil:
 		case is.Retired:
-			todo = todo || !hasLeft(*a.record, is)
+			stays := func(o mirror.Member) bool { return !o.Retired && o.State == v1alpha1.MemberInSync }
+			todo = todo || !hasLeft(*a.record, is) && slices.ContainsFunc(a.record.Members, stays)
 		case is.State != v1alpha1.MemberInSync:
 			todo = todo || !retired(rep) && isCreated(rep) && !s.silent(ctx, m.Node)
 		}

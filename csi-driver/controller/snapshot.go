@@ -87,6 +87,7 @@ func handedOut(snap *v1alpha1.NvmfSnapshot) bool {
 
 // recordTaken before anybody is told that the snapshot is ready: an agent never takes it again.
 func (s *Service) recordTaken(ctx context.Context, snap *v1alpha1.NvmfSnapshot) (*v1alpha1.NvmfSnapshot, error) {
+	proven := snap.UID // of another one of its name, nothing is proven
 	for !snap.Spec.Taken {
 		taken := snap.DeepCopy()
 		taken.Spec.Taken = true
@@ -102,7 +103,7 @@ func (s *Service) recordTaken(ctx context.Context, snap *v1alpha1.NvmfSnapshot) 
 		}
 		if ready, err := snapshotReady(snap); err != nil {
 			return nil, err
-		} else if !ready {
+		} else if !ready || snap.UID != proven {
 			return nil, failf(busy, "the snapshot was replaced while it was being created; try again")
 		}
 	}

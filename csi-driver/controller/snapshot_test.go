@@ -7,6 +7,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"strings"
 	"testing"
 	"time"
 
@@ -61,6 +62,16 @@ func TestSnapshot(t *testing.T) {
 	if err != nil || again.Snapshot.String() != snap.String() {
 		t.Errorf("asked again: %v, %v; want %v", again, err, snap)
 	}
+	// Another one of its name has been made since it was proven.
+	former, err := s.snapshots.read(t.Context(), snap.SnapshotId)
+	if err != nil {
+		t.Fatal(err)
+	}
+	former.UID, former.ResourceVersion, former.Spec.Taken = "former", "1", false
+	if _, err = s.recordTaken(t.Context(), former); err == nil || !strings.Contains(err.Error(), "the snapshot was replaced") {
+		t.Errorf("proven was another one: %v", err)
+	}
+
 	req.SourceVolumeId = newVolume(t, s, st, "other")
 	_, err = s.CreateSnapshot(within(t, enough), req)
 	expectError(t, err, codes.AlreadyExists, "of volume "+id)

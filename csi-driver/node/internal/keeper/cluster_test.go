@@ -452,10 +452,11 @@ func (w *world) recoverRecord(from func(headers map[string]mirror.Header) (mirro
 		w.over = true
 		return false
 	}
-	if err != nil && w.ranLast() != "" {
-		// The headers are not enough: one was lost before it was written. A person chooses.
+	if err != nil {
+		// The headers are not enough: one was lost before it was written, or the newest names a replica that has left
+		// since. A person chooses: of a mirror that never ran, any.
 		w.tally["chosen in a recovery"]++
-		next, err = mirror.Choose(w.api.mirror.Record, w.ranLast(), headers, w.now)
+		next, err = mirror.Choose(w.api.mirror.Record, cmp.Or(w.ranLast(), w.api.mirror.Members[0].Replica), headers, w.now)
 	}
 	if err != nil {
 		w.wrong("the record cannot be recovered: %v", err)
