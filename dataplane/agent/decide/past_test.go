@@ -266,8 +266,15 @@ func TestCreationStaysWhereItWasBegun(t *testing.T) {
 	s.Node.Spec.UnschedulableDrives = []string{"a"}
 	g.Expect(written(Decide(s).Operations)).To(Equal([]string{"CreateVolumes 2 on a"}))
 
+	unplanned := s
+	unplanned.Node = s.Node.DeepCopy()
+	unplanned.Node.Spec.Plan.Drives = slices.DeleteFunc(unplanned.Node.Spec.Plan.Drives, func(d v1alpha1.PlannedDrive) bool { return d.ID == "a" })
+	d := Decide(unplanned)
+	g.Expect(d.Operations.CreateVolumes).To(BeEmpty())
+	g.Expect(said(d.Volumes["v2"].Conditions)).To(HaveKeyWithValue("Created", "False/NoSpace"), "the CSI controller asks another node")
+
 	s.Attempts.Record(VerbCreateVolume, string(id(2)), context.DeadlineExceeded)
-	d := Decide(s)
+	d = Decide(s)
 	g.Expect(d.Operations.CreateVolumes).To(BeEmpty())
 	g.Expect(d.Records.Put[id(2)]).To(HaveField("Pool", "a"))
 

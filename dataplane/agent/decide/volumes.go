@@ -310,8 +310,8 @@ func (d *decider) poolFor(v *volume, spec *engine.VolumeSpec) (*pool, *metav1.Co
 	if p := d.poolOf(v.device); p.readable() { // else a person has dropped it
 		served := p.served(v.obj.Spec.Size)
 		switch {
-		case !p.ready():
-			return refuse(v1alpha1.ReasonNodeNotReady, "pool %s, where its creation was begun, is not ready", v.device)
+		case !p.ready(): // whoever asked may try another node, with another replica
+			return refuse(v1alpha1.ReasonNoSpace, "its creation was begun in pool %s, which is no longer planned", v.device)
 		case !d.fits(p, served, served):
 			return refuse(v1alpha1.ReasonNoSpace, "pool %s, where its creation was begun, has not enough space for %d bytes, including %d for its header and trailer", v.device, served, v1alpha1.OverheadBytes)
 		}
