@@ -6,8 +6,8 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
