@@ -248,7 +248,7 @@ func (m *MirrorMember) ServesAlone(replica *NvmfReplica) bool {
 }
 
 // MayBeAhead reports whether the former holder's kernel may have had the member in sync, whatever the record says: it
-// may have copied it, or not have let go of it, and then have dropped all those that the record has in sync.
+// may have copied it, or not have released it, and then have dropped all those that the record has in sync.
 func (m *MirrorMember) MayBeAhead() bool {
 	return m.State == MemberInSync || m.Suspect || m.Identity != "" && !m.Released
 }
