@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -219,11 +220,7 @@ func (k *Keeper) outdated(v *view, replica string) bool {
 
 // stamp the record, to learn that this process still holds the mirror.
 func (k *Keeper) stamp(ctx context.Context, v *view, but string) doing {
-	marks, ready, err := k.marks(v, but)
-	if !ready || err != nil {
-		return k.waits(v, err)
-	}
-	return did(k.swap(ctx, v, func(h mirror.Holder) (mirror.Record, error) { return h.Stamp(v.Record, marks) }))
+	return k.stampAll(ctx, v, v.working(but))
 }
 
 // stampAll stamps the record with the headers of these members.
@@ -235,11 +232,11 @@ func (k *Keeper) stampAll(ctx context.Context, v *view, replicas []string) doing
 	return did(k.swap(ctx, v, func(h mirror.Holder) (mirror.Record, error) { return h.Stamp(v.Record, marks) }))
 }
 
-// working are the members in use that answer.
-func (v *view) working() []string {
+// working are the members in use that answer, but for these.
+func (v *view) working(but ...string) []string {
 	var replicas []string
 	for _, m := range v.Members {
-		if m.State != v1alpha1.MemberOut && v.live(m.Replica) && v.array.Members[m.Replica] != MemberAbsent {
+		if !slices.Contains(but, m.Replica) && m.State != v1alpha1.MemberOut && v.live(m.Replica) && v.array.Members[m.Replica] != MemberAbsent {
 			replicas = append(replicas, m.Replica)
 		}
 	}

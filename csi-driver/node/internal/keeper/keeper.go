@@ -510,13 +510,7 @@ func (k *Keeper) swap(ctx context.Context, v *view, change func(mirror.Holder) (
 
 // marks of the headers that the next record stamps: of the members that are in use, but not of the one named.
 func (k *Keeper) marks(v *view, but string) (map[string]string, bool, error) {
-	var replicas []string
-	for _, m := range v.Members {
-		if m.Replica != but && m.State != v1alpha1.MemberOut && v.live(m.Replica) && v.array.Members[m.Replica] != MemberAbsent {
-			replicas = append(replicas, m.Replica)
-		}
-	}
-	return k.marksOf(v, replicas)
+	return k.marksOf(v, v.working(but))
 }
 
 func (k *Keeper) marksOf(v *view, replicas []string) (map[string]string, bool, error) {

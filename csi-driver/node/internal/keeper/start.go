@@ -86,7 +86,7 @@ func (k *Keeper) comparing() string { return fmt.Sprint(compareTask, " ", k.ran)
 func (k *Keeper) toCompare(v *view, inSync []string) []string {
 	all := slices.Clone(inSync)
 	for _, m := range v.Members {
-		if m.State != v1alpha1.MemberInSync && mirror.Compared(m) && v.live(m.Replica) {
+		if m.State != v1alpha1.MemberInSync && m.MayBeAhead() && v.live(m.Replica) {
 			all = append(all, m.Replica)
 		}
 	}
@@ -133,7 +133,7 @@ func (k *Keeper) reach(ctx context.Context, m mirror.Member) error {
 	if err != nil {
 		return err
 	}
-	if answer.Identity == "" || answer.Identity == m.Identity && !mirror.Compared(m) {
+	if answer.Identity == "" || answer.Identity == m.Identity && !m.MayBeAhead() {
 		return nil
 	}
 	k.tasks.start(task, func(ctx context.Context) result { return result{err: k.Legs.Connect(ctx, m.Replica, answer.Identity)} })
