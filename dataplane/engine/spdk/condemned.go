@@ -47,7 +47,7 @@ func (s *session) condemn(l *lvol, because error) error {
 func (s *session) unname(items []int, found []*lvol) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), unnameTimeout)
 	defer cancel()
-	own := &session{Engine: s.Engine, ctx: ctx, conn: s.conn}
+	own := s.under(ctx)
 	call(own, items, make([]error, len(found)), func(i int) spdkrpc.Request[spdkrpc.Done] {
 		return spdkrpc.BdevLvolRename{Name: found[i].bdev, NewName: found[i].name}
 	})

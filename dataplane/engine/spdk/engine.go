@@ -162,6 +162,11 @@ func (e *Engine) begin(ctx context.Context) (s *session, end func(), err error) 
 	return &session{Engine: e, ctx: ctx, conn: conn}, e.mu.Unlock, err
 }
 
+// under another context, the same session.
+func (s *session) under(ctx context.Context) *session {
+	return &session{Engine: s.Engine, ctx: ctx, conn: s.conn}
+}
+
 // Watch implements engine.Watcher. It ends only once hosts have been woken, or their time is over.
 func (e *Engine) Watch(ctx context.Context, changed func()) {
 	defer e.outlast(context.WithoutCancel(ctx))

@@ -451,15 +451,22 @@ func TestTooMuchAtOnce(t *testing.T) {
 	r.Expect(r.state().Volumes).To(HaveLen(20))
 }
 
+// dismissed host of an export, to which it is connected: the export as it is to be without it.
+func (r *rig) dismissed(fake *spdktest.Target) (x engine.Export, host string, connection *spdktest.Connection) {
+	r.t.Helper()
+	x = r.exportOf(r.create(engine.Source{}, 4*mib))
+	r.done(r.engine.Export(r.ctx, []engine.Export{x}))
+	host = x.Hosts[0]
+	connection, err := fake.Connect(x.NQN, host, 1)
+	check(r.t, err)
+	x.Hosts = nil
+	return x, host, connection
+}
+
 // TestHostThatStays: a host that the target did not disconnect is not said to be gone.
 func TestHostThatStays(t *testing.T) {
 	r, fake := newFakeRig(t)
-	x := r.exportOf(r.create(engine.Source{}, 4*mib))
-	r.done(r.engine.Export(r.ctx, []engine.Export{x}))
-	connection, err := fake.Connect(x.NQN, x.Hosts[0], 1)
-	check(t, err)
-	host := x.Hosts[0]
-	x.Hosts = nil
+	x, host, connection := r.dismissed(fake)
 	fake.Inject(spdktest.Fault{Method: "nvmf_subsystem_remove_host", Error: &spdktest.AnswerError{Code: -32603, Message: "Timeout reached during host removal"}})
 	r.Expect(r.engine.Export(r.ctx, []engine.Export{x})[0]).To(And(MatchError(engine.ErrBusy), MatchError(ContainSubstring(host))))
 	r.Expect(connection.Alive()).To(BeTrue())
@@ -473,12 +480,7 @@ func TestHostThatStays(t *testing.T) {
 // next process does not take it for gone.
 func TestHostThatStaysAfterTheCall(t *testing.T) {
 	r, fake := newFakeRig(t)
-	x := r.exportOf(r.create(engine.Source{}, 4*mib))
-	r.done(r.engine.Export(r.ctx, []engine.Export{x}))
-	_, err := fake.Connect(x.NQN, x.Hosts[0], 1)
-	check(t, err)
-	host := x.Hosts[0]
-	x.Hosts = nil
+	x, host, _ := r.dismissed(fake)
 	fake.Inject(spdktest.Fault{Method: "nvmf_subsystem_remove_host", Delay: time.Minute})
 	ctx, cancel := context.WithTimeout(r.ctx, 100*time.Millisecond)
 	defer cancel()
@@ -488,12 +490,7 @@ func TestHostThatStaysAfterTheCall(t *testing.T) {
 // TestHostLeavesLate: an older target answers before a host's connections are gone; the engine waits for them.
 func TestHostLeavesLate(t *testing.T) {
 	r := rigOf(t, onFake(t, "26.01"))
-	fake := r.target.(*spdktest.Target)
-	x := r.exportOf(r.create(engine.Source{}, 4*mib))
-	r.done(r.engine.Export(r.ctx, []engine.Export{x}))
-	connection, err := fake.Connect(x.NQN, x.Hosts[0], 1)
-	check(t, err)
-	x.Hosts = nil
+	x, _, connection := r.dismissed(r.target.(*spdktest.Target))
 	r.done(r.engine.Export(r.ctx, []engine.Export{x}))
 	r.Expect(connection.Alive()).To(BeFalse())
 }

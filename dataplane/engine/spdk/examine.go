@@ -205,7 +205,7 @@ func (s *session) ask(owed map[string]*asking, drive string, question func(beyon
 	}
 	a := &asking{done: make(chan struct{}), since: s.config.Now()}
 	owed[drive] = a
-	beyond := &session{Engine: s.Engine, ctx: context.WithoutCancel(s.ctx), conn: s.conn} // it ends with the connection
+	beyond := s.under(context.WithoutCancel(s.ctx)) // it ends with the connection
 	go func() {
 		defer close(a.done)
 		a.err = question(beyond)

@@ -168,7 +168,7 @@ func (e *Engine) Export(ctx context.Context, exports []engine.Export) []error {
 			speaks.hideDiscard(c.create)
 		}
 	}
-	s.take(changes, errs, speaks)
+	s.take(changes, errs, speaks) //nolint:contextcheck // it readmits hosts also when this ends
 	s.give(changes, errs)
 	s.explainInUse(changes, errs)
 	s.dropFormerKeys(changes, errs)
@@ -248,15 +248,7 @@ func (s *session) take(changes []*change, errs []error, speaks dialect) {
 	if speaks.hostsLinger {
 		s.awaitGone(changes, errs)
 	}
-	// Also when this process is told to end, or the call's time is over: the next one knows nothing of these hosts.
-	patience, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), readmitPatience)
-	defer cancel()
-	beyond := &session{Engine: s.Engine, ctx: patience, conn: s.conn}
-	for i, c := range changes {
-		if c != nil && errs[i] != nil && len(c.removeHosts) > 0 {
-			errs[i] = fmt.Errorf("%w%s", errs[i], beyond.readmit(c))
-		}
-	}
+	s.readmitThose(changes, errs)
 }
 
 // Whether hosts are gone is asked for about a second.
@@ -306,6 +298,19 @@ func (s *session) awaitGone(changes []*change, errs []error) {
 	}
 	for _, i := range left {
 		errs[i] = fmt.Errorf("%w: its hosts are being disconnected", engine.ErrBusy)
+	}
+}
+
+// readmitThose hosts that could not be taken away, also when this process is told to end, or the call's time is over:
+// the next one knows nothing of them.
+func (s *session) readmitThose(changes []*change, errs []error) {
+	patience, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), readmitPatience)
+	defer cancel()
+	beyond := s.under(patience)
+	for i, c := range changes {
+		if c != nil && errs[i] != nil && len(c.removeHosts) > 0 {
+			errs[i] = fmt.Errorf("%w%s", errs[i], beyond.readmit(c))
+		}
 	}
 }
 

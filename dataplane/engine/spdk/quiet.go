@@ -308,7 +308,7 @@ func (s *session) keepOne(l *lvol, do func(beyond *session) func() error) (*keep
 	defer s.mu.Unlock()
 	patience, cancel := context.WithTimeout(s.ctx, lookPatience)
 	defer cancel()
-	look := &session{Engine: s.Engine, ctx: patience, conn: s.conn}
+	look := s.under(patience)
 	n, err := look.finishNetwork(look.startSubsystems())
 	if err != nil {
 		return nil, err
@@ -351,7 +351,7 @@ func (n *network) served(l *lvol) (of served, known bool) {
 func (s *session) quiet(of served) error {
 	patience, cancel := context.WithTimeout(s.ctx, drainPatience)
 	defer cancel()
-	drain := &session{Engine: s.Engine, ctx: patience, conn: s.conn}
+	drain := s.under(patience)
 	err := drain.setANA(of.nqn, of.listeners, spdkrpc.ANAInaccessible)
 	if err == nil {
 		err = drain.lift(of)

@@ -388,7 +388,7 @@ func (e *Engine) DeleteVolumes(ctx context.Context, ids []engine.ID) []error {
 			errs[i] = s.condemn(found[i], errs[i])
 		}
 	}
-	s.unname(unnamed, found)
+	s.unname(unnamed, found) //nolint:contextcheck // also when this ends
 	return errs
 }
 
