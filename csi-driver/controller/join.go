@@ -62,12 +62,16 @@ func fits(a *arrangement, rep *v1alpha1.NvmfReplica) bool {
 	return !slices.ContainsFunc(a.Spec.Members, func(m v1alpha1.VolumeMember) bool { return m.Node == rep.Spec.Node })
 }
 
+// mayHaveData tells whether a replica that is blank by the volume, or its record, may have data all the same: it was
+// written, or its agent suspects that the API was restored.
+func mayHaveData(rep *v1alpha1.NvmfReplica) bool { return rep.RestoreSuspected() || rep.Status.Written }
+
 // forgo deletes a replica that the volume does not list: it was blank ever since. It was read before the volume, and is
 // deleted only as it was read; enlist changes it before it writes the volume. So either finds out about the other.
 //
 // Data may have been written to it all the same, if the API was restored to a time before it was listed: then it stays.
 func (s *Service) forgo(ctx context.Context, rep *v1alpha1.NvmfReplica) (outcome, error) {
-	if rep.RestoreSuspected() || rep.Status.Written {
+	if mayHaveData(rep) {
 		return outcome{waiting: fmt.Sprintf("replica %s on node %s is not listed, and may have data: recover the volume, or delete the NvmfReplica", rep.Name, rep.Spec.Node)}, nil
 	}
 	klog.FromContext(ctx).Info("Deleting a replica that is not needed", "volume", rep.Spec.Volume.Name, "replica", rep.Name, "node", rep.Spec.Node)

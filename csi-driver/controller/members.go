@@ -336,7 +336,7 @@ func (s *Service) eraseLeft(ctx context.Context, id string) error {
 	}
 	for i := range reps.Items {
 		rep := &reps.Items[i]
-		if !joins(rep) || rep.DeletionTimestamp != nil || rep.RestoreSuspected() || rep.Status.Written {
+		if !joins(rep) || rep.DeletionTimestamp != nil || mayHaveData(rep) {
 			continue
 		}
 		if vol, err := s.volumes.read(ctx, id); err != nil || vol != nil {
@@ -496,7 +496,7 @@ func (s *Service) retire(ctx context.Context, a *arrangement) (outcome, error) {
 			continue
 		}
 		m, is := mirror.Get(*a.record, rep.Name)
-		if is && !hasLeft(*a.record, m) || !is && (rep.Name != next || rep.Status.Written) {
+		if is && !hasLeft(*a.record, m) || !is && (rep.Name != next || mayHaveData(rep)) {
 			continue
 		}
 		marked := rep.DeepCopy()

@@ -265,7 +265,7 @@ func (s *Service) confirm(ctx context.Context, vol *replicatedVolume, record mir
 		if rep == nil {
 			continue
 		}
-		if m, is := mirror.Get(record, rep.Name); !is || !mirror.Compared(m) {
+		if m, is := mirror.Get(record, rep.Name); !is || !m.MayBeAhead() {
 			continue
 		}
 		waiting++

@@ -225,7 +225,7 @@ func (s *Service) unadmittable(ctx context.Context, a *arrangement) string {
 	for i, m := range a.Spec.Members {
 		is, in := mirror.Get(*a.record, m.Name)
 		rep := a.replicas[i]
-		if !in || !mirror.Compared(is) {
+		if !in || !is.MayBeAhead() {
 			continue
 		}
 		silent := rep == nil || s.silent(ctx, m.Node)
@@ -287,7 +287,7 @@ func (s *Service) equate(ctx context.Context, a *arrangement, h *v1alpha1.Volume
 // isBlankTo tells whether nothing was written to a replica, as its agent says of the moment when it admitted the host
 // of an attachment, and that host is the only one.
 func isBlankTo(rep *v1alpha1.NvmfReplica, attachment string) bool {
-	if rep == nil || !isCreated(rep) || rep.RestoreSuspected() || rep.Status.Written || len(rep.Spec.Hosts) != 1 || len(rep.Status.Hosts) != 1 {
+	if rep == nil || !isCreated(rep) || mayHaveData(rep) || len(rep.Spec.Hosts) != 1 || len(rep.Status.Hosts) != 1 {
 		return false
 	}
 	host := rep.HostOf(attachment)
@@ -319,7 +319,7 @@ func (s *Service) admitMover(ctx context.Context, a *arrangement, h *v1alpha1.Vo
 	}
 	for _, m := range record.Members {
 		named := func(c mirror.Confirmation) bool { return c.Name == m.Replica }
-		if mirror.Compared(m) && !slices.ContainsFunc(confirmed, named) && !dispensable(a, m) {
+		if m.MayBeAhead() && !slices.ContainsFunc(confirmed, named) && !dispensable(a, m) {
 			return outcome{waiting: fmt.Sprintf("the node of replica %s has not admitted the mover yet", m.Replica)}, nil
 		}
 	}

@@ -575,3 +575,15 @@ func TestMoverThatWasHalfDismissedHoldsNothing(t *testing.T) {
 	g.Expect(mirrorOf(t, m.id).Spec.Holder).To(BeEmpty())
 	m.delete()
 }
+
+// The last member that is in sync stays, though it is to leave: a mover could do nothing about it.
+func TestNoMoverForTheLastMemberInSync(t *testing.T) {
+	for state, want := range map[v1alpha1.MirrorMemberState]bool{v1alpha1.MemberOut: false, v1alpha1.MemberInSync: true} {
+		v := replicatedVolume{NvmfVolume: volumeWith(1, nil), replicas: []*v1alpha1.NvmfReplica{nil, replicaWith(v1alpha1.ReasonAsExpected)}}
+		v.Spec.Members = []v1alpha1.VolumeMember{{Name: "a"}, {Name: "b"}}
+		record := mirror.Record{Epoch: 9, Members: []mirror.Member{{Replica: "a", State: state}, {Replica: "b", State: v1alpha1.MemberInSync, Retired: true}}}
+		if got := (&Service{}).moverNeeded(t.Context(), &arrangement{replicatedVolume: v, record: &record}); got != want {
+			t.Errorf("the other one is %s: a mover is needed: %t", state, got)
+		}
+	}
+}

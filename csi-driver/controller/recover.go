@@ -171,7 +171,7 @@ func (s *Service) doubt(ctx context.Context, a *arrangement) (outcome, error) {
 
 // mayBePast tells whether an agent suspects a restore, and the record does not say so yet.
 func mayBePast(v *replicatedVolume, record *mirror.Record) bool {
-	return !mirror.IsUncertain(*record) && suspectsRestore(v)
+	return suspectsRestore(v) && !mirror.IsUncertain(*record)
 }
 
 // doubtRestored records that the record may be the past, as long as an agent says so: when the restore is declared, it

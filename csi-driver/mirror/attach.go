@@ -67,7 +67,7 @@ func Admit(r Record, holder string, confirmed []Confirmation, now time.Time) (Re
 	s.apply(r, &next, ReasonUnconfirmed, now)
 	for i := range next.Members {
 		m := &next.Members[i]
-		suspect := s.doubt && Compared(*m)
+		suspect := s.doubt && m.MayBeAhead()
 		if m.State == v1alpha1.MemberReturning {
 			out(r, m, ReasonUnconfirmed, now)
 		}
@@ -92,9 +92,6 @@ func Declare(r Record, replica string) (Record, error) {
 	return next, nil
 }
 
-// Compared tells whether the metadata of a member has to be compared with that of those in sync: it may be ahead.
-func Compared(m Member) bool { return m.MayBeAhead() }
-
 // found is what is known of a member at hand.
 type found struct{ kicked bool }
 
@@ -115,7 +112,7 @@ func settle(r Record, at map[string]found) (settlement, error) {
 	var clean, declared, kicked, missing []string
 	for _, m := range r.Members {
 		f, here := at[m.Replica]
-		if !here && Compared(m) {
+		if !here && m.MayBeAhead() {
 			missing = append(missing, m.Replica)
 		}
 		if !here || m.State != v1alpha1.MemberInSync {

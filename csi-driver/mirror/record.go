@@ -154,7 +154,7 @@ func Equate(r Record, blank []Replica, now time.Time) (Record, error) {
 		m := &next.Members[i]
 		named := slices.Contains(blank, Replica{m.Replica, m.ReplicaUID})
 		switch {
-		case Compared(*m) && (m.Identity != "" || !named):
+		case m.MayBeAhead() && (m.Identity != "" || !named):
 			return Record{}, fmt.Errorf("%w: nobody says that nothing was written to %s", ErrUnconfirmed, m.Replica)
 		case m.State == v1alpha1.MemberFilling && named && m.Identity == "" && !m.Retired && !m.Foreign:
 			m.State, m.Reason, m.Since, m.LastInSyncEpoch, m.CopiedBytes, equal = v1alpha1.MemberInSync, "", at(now), 0, 0, true
@@ -234,7 +234,7 @@ func Free(r Record, m Member) bool {
 
 // Removable tells whether a member that is Out can be removed: no kernel has it, and none that ran last can have gone
 // on with it alone. After an unclean end only the next start can tell that.
-func Removable(r Record, m Member) bool { return Free(r, m) && (!r.Dirty || !Compared(m)) }
+func Removable(r Record, m Member) bool { return Free(r, m) && (!r.Dirty || !m.MayBeAhead()) }
 
 // InSync are the members that have every acknowledged write, in the record's order.
 func InSync(r Record) []string {

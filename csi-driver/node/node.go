@@ -282,13 +282,11 @@ func parseUsage(c *csi.VolumeCapability) (usage, error) {
 	return u, nil
 }
 
-// allowedBy tells whether an attachment with this access may be used so. Nodes that share a volume were told apart when
-// it was attached: the access modes of its PersistentVolume may have been changed since.
+// allowedBy fails where an attachment with this access does not allow this use. The CSI controller has checked that,
+// but the access modes of a PersistentVolume can be changed while its attachment stays.
 func (u usage) allowedBy(access v1alpha1.HostAccess) error {
-	switch {
-	case u.block || access != v1alpha1.AccessSharedRead && access != v1alpha1.AccessSharedWrite:
-		return nil
-	case access == v1alpha1.AccessSharedRead && u.readOnly:
+	shared := access == v1alpha1.AccessSharedRead || access == v1alpha1.AccessSharedWrite
+	if u.block || !shared || access == v1alpha1.AccessSharedRead && u.readOnly {
 		return nil
 	}
 	return fmt.Errorf("%w: it is attached to this node for %s, and other nodes may use it, too: mounted for writing, its filesystem would be corrupted; "+
