@@ -181,10 +181,11 @@ const (
 	ReasonKubernetesNodeCordoned = "KubernetesNodeCordoned"
 	ReasonLeaving                = "Leaving"
 
-	// Evictions from a node.
-	ReasonOnlyReplica     = "OnlyReplica"
-	ReasonEvictionAllowed = "EvictionAllowed"
-	ReasonEvictionRefused = "EvictionRefused"
+	// Evictions from a node. OnlyInSyncReplica also keeps a rollout away from the node.
+	ReasonOnlyReplica       = "OnlyReplica"
+	ReasonOnlyInSyncReplica = "OnlyInSyncReplica"
+	ReasonEvictionAllowed   = "EvictionAllowed"
+	ReasonEvictionRefused   = "EvictionRefused"
 
 	// NvmfNode and NvmfTarget: changes that disturb I/O.
 	ReasonUpdating       = "Updating"

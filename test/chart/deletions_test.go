@@ -10,6 +10,7 @@ import (
 	. "github.com/onsi/gomega"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -43,14 +44,26 @@ func testDeletionsAreMeant(ctx context.Context, t *testing.T, config *rest.Confi
 	mirror := &v1alpha1.NvmfMirror{ObjectMeta: metav1.ObjectMeta{Name: volume.Name}, Spec: v1alpha1.NvmfMirrorSpec{
 		Epoch: 1, Members: []v1alpha1.MirrorMember{{Replica: replica.Name, ReplicaUID: "u", State: v1alpha1.MemberInSync}},
 	}}
-	for _, o := range []client.Object{volume, replica, snapshot, mirror, foreign()} {
+	full, empty := &v1alpha1.NvmfNode{ObjectMeta: metav1.ObjectMeta{Name: "stores-volumes"}}, &v1alpha1.NvmfNode{ObjectMeta: metav1.ObjectMeta{Name: "stores-nothing"}}
+	for _, o := range []client.Object{volume, replica, snapshot, mirror, full, empty, foreign()} {
 		if err := admin.Create(ctx, o); err != nil {
 			t.Fatal(err)
 		}
 	}
+	stores := func(volumes, orphans int) func() error {
+		return func() error {
+			if err := admin.Status().Patch(ctx, full, merge(`{"status":{"volumes":{"used":%d},"orphanCount":%d}}`, volumes, orphans)); err != nil {
+				return err
+			}
+			return admin.Delete(ctx, full, client.DryRunAll)
+		}
+	}
+	if err := stores(1, 0)(); err != nil && !apierrors.IsInvalid(err) {
+		t.Fatal(err)
+	}
 	g := NewWithT(t)
 	// A policy acts a moment after it is created.
-	for _, o := range []client.Object{volume, crdNamed("nvmfvolumes.weft.storage")} {
+	for _, o := range []client.Object{volume, full, crdNamed("nvmfvolumes.weft.storage")} {
 		g.Eventually(func() error { return admin.Delete(ctx, o, client.DryRunAll) }).WithTimeout(30 * time.Second).Should(MatchError(ContainSubstring("nothing was deleted")))
 	}
 	mark := func(o client.Object, uid string) func() error {
@@ -108,6 +121,10 @@ func testDeletionsAreMeant(ctx context.Context, t *testing.T, config *rest.Confi
 			}
 			return nil
 		}},
+		{"a node with a volume", "kubectl weft drain stores-volumes", stores(1, 0)},
+		{"a node with an orphan", "1 orphans", stores(0, 1)},
+		{"a node whose volumes are gone", "", stores(0, 0)},
+		{"a node of which nothing is known", "", func() error { return admin.Delete(ctx, empty, client.DryRunAll) }},
 		{"CRD of volumes", binding, func() error { return admin.Delete(ctx, crdNamed("nvmfvolumes.weft.storage")) }},
 		{"CRD of replicas", binding, func() error { return admin.Delete(ctx, crdNamed("nvmfreplicas.weft.storage")) }},
 		{"CRD of snapshots", binding, func() error { return admin.Delete(ctx, crdNamed("nvmfsnapshots.weft.storage")) }},

@@ -12,6 +12,7 @@
 //     operator, and two operators cannot give two: that write carries the version that it was decided from.
 //   - A turn ends when the node serves again and follows the spec, or when it is paused before anything was changed.
 //   - A target pod goes only when the image of the next one is on its node.
+//   - A node that serves gets no turn while a mirror in use has its only replica in sync there.
 package rollout
 
 import (
@@ -21,6 +22,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
@@ -233,8 +235,14 @@ func (d *decider) waitsFor(s *state) string {
 	if len(s.Busy) > 0 {
 		return fmt.Sprintf("%d of the node's replicas and snapshots not ready, such as %s", len(s.Busy), slices.Min(s.Busy))
 	}
+	if is := meta.FindStatusCondition(s.Nvmf.Status.Conditions, v1alpha1.ConditionEvictable); serving(s.Node) && is != nil && is.Reason == v1alpha1.ReasonOnlyInSyncReplica {
+		return "volumes in use have their only in-sync replica on the node (condition " + v1alpha1.ConditionEvictable + ", which names them)"
+	}
 	return ""
 }
+
+// serving: the node's change would keep hosts waiting.
+func serving(n *Node) bool { return !n.HasPods || !n.ReadySince.IsZero() }
 
 // condition Updated of a node.
 func (d *decider) condition(s *state, waits string) metav1.Condition {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
@@ -67,6 +68,14 @@ func outdated(n *rollout.Node) { n.WantedHash = "new" }
 func noImage(n *rollout.Node) { n.ImageOnNode = false }
 
 func busy(n *rollout.Node) { n.Busy = []string{"replica w", "replica v"} }
+
+func evictable(n *rollout.Node, reason string) {
+	c := condition(v1alpha1.ConditionEvictable, "False", long)
+	c.Reason = reason
+	n.Nvmf.Status.Conditions = append(n.Nvmf.Status.Conditions, c)
+}
+
+func onlyInSync(n *rollout.Node) { evictable(n, v1alpha1.ReasonOnlyInSyncReplica) }
 
 func silent(since time.Duration) func(*rollout.Node) {
 	return set(condition(v1alpha1.ConditionAgentAlive, "False", since))
@@ -153,6 +162,11 @@ func TestTurns(t *testing.T) {
 		"its image is not there":               {strategy(rolling, "1"), nil, nodes{spdkNode("a", outdated, noImage), spdkNode("b", outdated)}, []string{"b"}, map[string]string{"a": "the image of its next target pod is not present on the node (condition TargetImageReady)"}},
 		"volumes in the midst of something":    {strategy(rolling, "1"), nil, nodes{spdkNode("a", outdated, busy), spdkNode("b", outdated)}, []string{"b"}, nil},
 		"busy":                                 {strategy(rolling, "1"), nil, nodes{spdkNode("a", outdated, busy)}, nil, map[string]string{"a": "waiting: 2 of the node's replicas and snapshots not ready, such as replica v"}},
+		"a mirror's only replica in sync":      {strategy(rolling, "1"), nil, nodes{spdkNode("a", outdated, onlyInSync), spdkNode("b", outdated)}, []string{"b"}, nil},
+		"mirrors are copied":                   {strategy(rolling, "1"), nil, nodes{spdkNode("a", outdated, onlyInSync)}, nil, map[string]string{"a": "waiting: volumes in use have their only in-sync replica on the node (condition Evictable"}},
+		"a link, mirrors are copied":           {strategy("", "1"), nil, nodes{kernelNode("a", retuned, onlyInSync)}, nil, map[string]string{"a": "only in-sync replica"}},
+		"a mirror waits for a pod that fails":  {strategy(rolling, "1"), nil, nodes{spdkNode("a", outdated, onlyInSync, func(n *rollout.Node) { n.ReadySince = time.Time{} })}, []string{"a"}, nil},
+		"a volume with one replica":            {strategy(rolling, "1"), nil, nodes{spdkNode("a", outdated, func(n *rollout.Node) { evictable(n, v1alpha1.ReasonOnlyReplica) })}, []string{"a"}, nil},
 		"no pod serves: nothing to disturb":    {strategy(rolling, "1"), nil, nodes{spdkNode("a", outdated, noPod)}, nil, map[string]string{"a": "True/AsExpected"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -192,7 +206,7 @@ func TestAgainWhenTimeIsAllThatIsMissing(t *testing.T) {
 // Random fleets: never more turns than may be, and never one that was not there for a node that cannot have one.
 func TestNeverMoreThanMayBeUnavailable(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	changes := []func(*rollout.Node){outdated, noImage, busy, silent(time.Minute), silent(long), notReady, newPlan, noPod, retuned, linkDown}
+	changes := []func(*rollout.Node){outdated, noImage, busy, onlyInSync, silent(time.Minute), silent(long), notReady, newPlan, noPod, retuned, linkDown}
 	for range 20000 {
 		most := 1 + r.IntN(3)
 		in := rollout.Input{Strategy: strategy(v1alpha1.UpdateRollingUpdate, fmt.Sprint(most)), Now: now}
@@ -215,6 +229,9 @@ func TestNeverMoreThanMayBeUnavailable(t *testing.T) {
 		}
 		unavailable := 0
 		for _, n := range in.Nodes {
+			if needed := meta.FindStatusCondition(n.Nvmf.Status.Conditions, v1alpha1.ConditionEvictable); needed != nil && !n.ReadySince.IsZero() && slices.Contains(d.Granted, n.Nvmf.Name) {
+				t.Fatalf("%s gets a turn, and has the only replica in sync of a volume", n.Nvmf.Name)
+			}
 			if slices.Contains(d.Granted, n.Nvmf.Name) || down[n.Nvmf.Name] {
 				unavailable++
 			}
@@ -238,7 +255,7 @@ func TestNeverMoreThanMayBeUnavailable(t *testing.T) {
 // notServing looks at what the changes of the random fleets do.
 func notServing(n rollout.Node) bool {
 	for _, c := range n.Nvmf.Status.Conditions {
-		if c.Status != metav1.ConditionTrue {
+		if c.Type != v1alpha1.ConditionEvictable && c.Status != metav1.ConditionTrue {
 			return true
 		}
 	}

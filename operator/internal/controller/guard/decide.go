@@ -83,7 +83,7 @@ func decide(v view) decision {
 		is.Reason, is.Message = v1alpha1.ReasonNotNeeded, "the Kubernetes Node does not exist, so that nothing can be evicted from it"
 		return decision{condition: is}
 	}
-	held, wait := v.held()
+	held, wait, needed := v.held()
 	if reason, allowed := v.node.Annotations[v1alpha1.AllowEvictionAnnotation]; allowed {
 		is.Reason = v1alpha1.ReasonEvictionAllowed
 		is.Message = clip("annotation %s allows evictions (%s), and %s would wait for the node; remove the annotation when the node is back",
@@ -92,6 +92,9 @@ func decide(v view) decision {
 	}
 	if len(held) > 0 {
 		is.Status, is.Reason = metav1.ConditionFalse, v1alpha1.ReasonOnlyReplica
+		if needed {
+			is.Reason = v1alpha1.ReasonOnlyInSyncReplica
+		}
 		is.Message = clip("%s%s would wait for the node if it were drained; to move them, run kubectl weft drain %s; to let them wait, annotate the NvmfNode with %s: %s",
 			v.unguarded(), text.Plural(len(held), "volume"), v.node.Name, v1alpha1.AllowEvictionAnnotation, text.Few(held, maxNamed, ", "))
 		return decision{needed: true, condition: is}
@@ -118,10 +121,12 @@ func clip(format string, args ...any) string {
 }
 
 // held are the volumes that hold the node, each with the reason, in the order of their names, and how many more would
-// wait for it but may.
-func (v view) held() (held []string, wait int) {
+// wait for it but may. It is needed now if one of them is a mirror that is used, and has no other replica in sync.
+func (v view) held() (held []string, wait int, needed bool) {
 	for _, c := range v.copies {
-		switch why := c.holds(v.node.Name); {
+		waiting := c.waiting(v.node.Name)
+		needed = needed || waiting != "" && c.mirror.Spec.Holder != ""
+		switch why := c.holds(waiting); {
 		case why == "":
 		case c.single && v.single == SingleReplicaAllow:
 			wait++
@@ -130,44 +135,61 @@ func (v view) held() (held []string, wait int) {
 		}
 	}
 	slices.Sort(held)
-	return held, wait
+	return held, wait, needed
 }
 
-// holds says why a replica must stay, or "": another replica has all data and serves it, or this one lacks data, or is
-// being deleted with its data. Unknown is not absent: what has no record holds, and so does what may have data that the
-// record does not know of.
-func (c copied) holds(node string) string {
-	if !c.replica.DeletionTimestamp.IsZero() && c.replica.Marked() {
+// deleted with its data.
+func (c copied) deleted() bool { return !c.replica.DeletionTimestamp.IsZero() && c.replica.Marked() }
+
+// own member of the mirror, or nil. One with another UID counts too: objects that were restored have new ones.
+func (c copied) own() *v1alpha1.MirrorMember {
+	if c.mirror == nil {
+		return nil
+	}
+	at := slices.IndexFunc(c.mirror.Spec.Members, func(m v1alpha1.MirrorMember) bool { return m.Replica == c.replica.Name })
+	if at < 0 {
+		return nil
+	}
+	return &c.mirror.Spec.Members[at]
+}
+
+// waiting says of a replica in sync why no other one can take its place, or "".
+func (c copied) waiting(node string) string {
+	if own := c.own(); c.deleted() || own == nil || own.State != v1alpha1.MemberInSync {
 		return ""
 	}
-	if c.mirror == nil {
-		return "its only replica"
-	}
 	waiting := "no other replica is in sync"
-	var own *v1alpha1.MirrorMember
 	for i := range c.mirror.Spec.Members {
 		m := &c.mirror.Spec.Members[i]
-		if m.Replica == c.replica.Name {
-			own = m // one with another UID too: objects that were restored have new ones
-			continue
-		}
 		o := c.others[m.Replica]
 		switch {
-		case waiting == "", !m.ServesAlone(o.replica), o.replica.Spec.Node == node:
+		case m.Replica == c.replica.Name, !m.ServesAlone(o.replica), o.replica.Spec.Node == node:
 		case !o.alive, !meta.IsStatusConditionTrue(o.replica.Status.Conditions, v1alpha1.ConditionReady):
 			waiting = "its replica on node " + o.replica.Spec.Node + " is not ready"
 		case o.open:
 			waiting = "node " + o.replica.Spec.Node + ", which has the other replica, is being drained or was not uncordoned"
 		default:
-			waiting = ""
+			return ""
 		}
 	}
+	return waiting
+}
+
+// holds says why a replica must stay, or "": another replica has all data and serves it, or this one lacks data, or is
+// being deleted with its data. Unknown is not absent: what has no record holds, and so does what may have data that the
+// record does not know of.
+func (c copied) holds(waiting string) string {
+	own := c.own()
 	switch {
+	case c.deleted():
+		return ""
+	case c.mirror == nil:
+		return "its only replica"
 	case own == nil && c.replica.Status.Written:
 		return "it may have data, and the record of its mirror does not know it"
 	case own == nil:
 		return ""
-	case own.State == v1alpha1.MemberInSync && waiting != "":
+	case waiting != "":
 		return waiting
 	case own.Foreign:
 		return "the node that uses it has refused this replica, which may have data that no other has"

@@ -33,6 +33,12 @@ func pair(a, b v1alpha1.MirrorMemberState, change func(*v1alpha1.NvmfMirror, *ot
 	return copied{replica: testReplica("a", "n"), mirror: mirror, others: map[string]other{"b": o}}
 }
 
+// used by a pod.
+func used(c copied) copied {
+	c.mirror.Spec.Holder = "pod"
+	return c
+}
+
 func TestDecide(t *testing.T) {
 	in, out, filling := v1alpha1.MemberInSync, v1alpha1.MemberOut, v1alpha1.MemberFilling
 	unknown := copied{replica: testReplica("a", "n")}
@@ -78,6 +84,10 @@ func TestDecide(t *testing.T) {
 		"both in sync, not cordoned":   {uncordoned, []copied{of(nil)}, true, false, v1alpha1.ReasonAsExpected, ""},
 		"one of two volumes holds":     {cordon, []copied{of(nil), single}, true, false, v1alpha1.ReasonOnlyReplica, "1 volume would"},
 		"the other is out":             {cordon, []copied{pair(in, out, nil)}, true, false, v1alpha1.ReasonOnlyReplica, "no other replica is in sync"},
+		"the other is out, in use":     {cordon, []copied{used(pair(in, out, nil))}, true, false, v1alpha1.ReasonOnlyInSyncReplica, "no other replica is in sync"},
+		"both in sync, and in use":     {cordon, []copied{used(of(nil)), single}, true, false, v1alpha1.ReasonOnlyReplica, "its only replica"},
+		"in use, and one replica":      {cordon, []copied{used(pair(in, out, nil)), single}, true, false, v1alpha1.ReasonOnlyInSyncReplica, "2 volumes would"},
+		"suspect, in use":              {cordon, []copied{used(pair(filling, in, func(m *v1alpha1.NvmfMirror, _ *other) { m.Spec.Members[0].Suspect = true }))}, true, false, v1alpha1.ReasonOnlyReplica, "until they have been compared"},
 		"the other is filled":          {cordon, []copied{pair(in, filling, nil)}, true, false, v1alpha1.ReasonOnlyReplica, "no other replica is in sync"},
 		"this one is out":              {cordon, []copied{pair(out, in, nil)}, true, true, v1alpha1.ReasonAsExpected, ""},
 		"this one is being filled":     {cordon, []copied{pair(filling, in, nil)}, true, true, v1alpha1.ReasonAsExpected, ""},
@@ -124,7 +134,7 @@ func TestDecide(t *testing.T) {
 			if !strings.Contains(d.condition.Message, test.says) {
 				t.Errorf("message %q does not say %q", d.condition.Message, test.says)
 			}
-			if (d.condition.Status == metav1.ConditionTrue) != (test.reason != v1alpha1.ReasonOnlyReplica) {
+			if (d.condition.Status == metav1.ConditionTrue) != !strings.HasPrefix(test.reason, "Only") {
 				t.Errorf("status %s with reason %s", d.condition.Status, d.condition.Reason)
 			}
 		})

@@ -73,24 +73,24 @@ func cordoned(o client.Object) any { return o.(*corev1.Node).Spec.Unschedulable 
 
 func serving(o client.Object) any {
 	r := o.(*v1alpha1.NvmfReplica)
-	return []any{r.UID, r.DeletionTimestamp.IsZero(), r.Marked(), meta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionReady)}
+	return []any{r.UID, r.DeletionTimestamp.IsZero(), r.Marked(), r.Status.Written, meta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionReady)}
 }
 
 func replicas(o client.Object) any { return o.(*v1alpha1.NvmfVolume).Spec.Replicas }
 
-// members of a mirror without the progress of copies, and whether it was left uncleanly.
+// members of a mirror without the progress of copies, whether it is used, and whether it was left uncleanly.
 func members(o client.Object) any {
 	type member struct {
-		replica, uid     string
-		state            v1alpha1.MirrorMemberState
-		suspect, retired bool
+		replica, uid                     string
+		state                            v1alpha1.MirrorMemberState
+		suspect, foreign, ahead, retired bool
 	}
 	spec := &o.(*v1alpha1.NvmfMirror).Spec
-	is := map[member]bool{{}: spec.Dirty && spec.Holder == ""}
+	is := map[member]bool{}
 	for _, m := range spec.Members {
-		is[member{m.Replica, m.ReplicaUID, m.State, m.Suspect, m.Retired}] = true
+		is[member{m.Replica, m.ReplicaUID, m.State, m.Suspect, m.Foreign, m.MayBeAhead(), m.Retired}] = true
 	}
-	return is
+	return []any{is, spec.Holder != "", spec.Dirty}
 }
 
 func sameName(_ context.Context, o client.Object) []reconcile.Request {

@@ -19,6 +19,9 @@ func TestWatchesPassWhatIsDecidedFrom(t *testing.T) {
 	replaced := func(o client.Object) { o.SetUID("another") }
 	mirror := &v1alpha1.NvmfMirror{}
 	mirror.Spec.Members = []v1alpha1.MirrorMember{{Replica: "a", State: v1alpha1.MemberFilling}}
+	member := func(change func(*v1alpha1.MirrorMember)) func(client.Object) {
+		return func(o client.Object) { change(&o.(*v1alpha1.NvmfMirror).Spec.Members[0]) }
+	}
 	for name, tc := range map[string]struct {
 		of            func(client.Object) any
 		object        client.Object
@@ -34,7 +37,8 @@ func TestWatchesPassWhatIsDecidedFrom(t *testing.T) {
 			[]func(client.Object){func(o client.Object) { o.(*corev1.Node).Spec.Unschedulable = true }},
 			[]func(client.Object){func(o client.Object) { o.(*corev1.Node).Status.Phase = corev1.NodeRunning }}},
 		"a replica": {serving, testReplica("a", "n"),
-			[]func(client.Object){deleted, replaced, func(o client.Object) { o.(*v1alpha1.NvmfReplica).Status.Conditions = nil }},
+			[]func(client.Object){deleted, replaced, func(o client.Object) { o.(*v1alpha1.NvmfReplica).Status.Conditions = nil },
+				func(o client.Object) { o.(*v1alpha1.NvmfReplica).Status.Written = true }},
 			[]func(client.Object){func(o client.Object) { o.(*v1alpha1.NvmfReplica).Status.Device = "eui.1" }}},
 		"a volume": {replicas, &v1alpha1.NvmfVolume{},
 			[]func(client.Object){func(o client.Object) { o.(*v1alpha1.NvmfVolume).Spec.Replicas = 2 }},
@@ -42,9 +46,13 @@ func TestWatchesPassWhatIsDecidedFrom(t *testing.T) {
 		"a mirror": {members, mirror,
 			[]func(client.Object){
 				func(o client.Object) { o.(*v1alpha1.NvmfMirror).Spec.Dirty = true },
-				func(o client.Object) { o.(*v1alpha1.NvmfMirror).Spec.Members[0].State = v1alpha1.MemberInSync },
+				func(o client.Object) { o.(*v1alpha1.NvmfMirror).Spec.Holder = "n" },
+				member(func(m *v1alpha1.MirrorMember) { m.State = v1alpha1.MemberInSync }),
+				member(func(m *v1alpha1.MirrorMember) { m.Suspect = true }),
+				member(func(m *v1alpha1.MirrorMember) { m.Foreign = true }),
+				member(func(m *v1alpha1.MirrorMember) { m.Identity = "i" }),
 			},
-			[]func(client.Object){func(o client.Object) { o.(*v1alpha1.NvmfMirror).Spec.Holder = "n" }}},
+			[]func(client.Object){member(func(m *v1alpha1.MirrorMember) { m.CopiedBytes = 1 })}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			passes := func(change func(client.Object)) bool {

@@ -12,6 +12,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -151,8 +152,12 @@ func judged(s v1alpha1.NvmfNodeStatus) v1alpha1.NvmfNodeStatus {
 		s.Pools[i].Free, s.Pools[i].Clearing = nil, nil
 	}
 	s.Conditions = slices.DeleteFunc(slices.Clone(s.Conditions), func(c metav1.Condition) bool {
-		return c.Type == v1alpha1.ConditionVersionSkew || c.Type == v1alpha1.ConditionSchedulable || c.Type == v1alpha1.ConditionEvictable
+		return c.Type == v1alpha1.ConditionVersionSkew || c.Type == v1alpha1.ConditionSchedulable ||
+			c.Type == v1alpha1.ConditionEvictable && c.Reason != v1alpha1.ReasonOnlyInSyncReplica
 	})
+	if is := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionEvictable); is != nil {
+		*is = metav1.Condition{Type: is.Type} // which volumes it names changes all the time
+	}
 	return s
 }
 

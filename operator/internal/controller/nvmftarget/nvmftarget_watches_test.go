@@ -23,6 +23,7 @@ func TestNodesAreJudgedAnewOnlyForWhatIsJudged(t *testing.T) {
 				Conditions: []metav1.Condition{
 					{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAsExpected},
 					{Type: v1alpha1.ConditionVersionSkew, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonAsExpected},
+					{Type: v1alpha1.ConditionEvictable, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAsExpected},
 				},
 			},
 		}
@@ -37,7 +38,9 @@ func TestNodesAreJudgedAnewOnlyForWhatIsJudged(t *testing.T) {
 		"how many are attached":    {func(n *v1alpha1.NvmfNode) { n.Status.Attachments = &v1alpha1.Places{Used: 3} }, false},
 		"what has no object":       {func(n *v1alpha1.NvmfNode) { n.Status.Orphans = []v1alpha1.Orphan{{UUID: "o"}} }, false},
 		"the version of its agent": {func(n *v1alpha1.NvmfNode) { n.Status.AgentVersion = "1.2.0" }, false},
-		"who may be evicted":       {func(n *v1alpha1.NvmfNode) { n.Status.Conditions[1].Status = metav1.ConditionTrue }, false},
+		"whose versions agree":     {func(n *v1alpha1.NvmfNode) { n.Status.Conditions[1].Status = metav1.ConditionTrue }, false},
+		"what a drain waits for":   {func(n *v1alpha1.NvmfNode) { n.Status.Conditions[2].Reason = v1alpha1.ReasonOnlyReplica }, false},
+		"a replica that is alone":  {func(n *v1alpha1.NvmfNode) { n.Status.Conditions[2].Reason = v1alpha1.ReasonOnlyInSyncReplica }, true},
 		"its resourceVersion":      {func(n *v1alpha1.NvmfNode) { n.ResourceVersion = "9" }, false},
 		"a condition":              {func(n *v1alpha1.NvmfNode) { n.Status.Conditions[0].Status = metav1.ConditionFalse }, true},
 		"a condition's message":    {func(n *v1alpha1.NvmfNode) { n.Status.Conditions[0].Message = "m" }, true},
