@@ -487,6 +487,44 @@ func TestHostThatStaysAfterTheCall(t *testing.T) {
 	r.Expect(r.engine.Export(ctx, []engine.Export{x})[0]).To(MatchError(ContainSubstring("still connected: " + host)))
 }
 
+// TestHostThatStaysAfterAKill: a host that SPDK disconnects when the process is killed is listed by the next one until it
+// is gone, and not where the target has ended since.
+func TestHostThatStaysAfterAKill(t *testing.T) {
+	r, fake := newFakeRig(t)
+	x, host, connection := r.dismissed(fake)
+	release := connection.Hold()
+	r.killedIn(x)
+	r.Expect(r.state().Exports).To(ConsistOf(HaveField("Hosts", ConsistOf(host))))
+	release()
+	r.done(r.engine.Export(r.ctx, []engine.Export{x}))
+	r.Expect(connection.Alive()).To(BeFalse())
+	r.Expect(r.state().Exports).To(ConsistOf(HaveField("Hosts", BeEmpty())))
+
+	x.Hosts = []string{host}
+	r.done(r.engine.Export(r.ctx, []engine.Export{x}))
+	connection, err := fake.Connect(x.NQN, host, 1)
+	check(t, err)
+	connection.Hold()
+	x.Hosts = nil
+	r.killedIn(x)
+	r.restarted()
+	r.Expect(r.state().Exports).To(BeEmpty())
+}
+
+// killedIn a call that takes away a host, as soon as the target does not list that any more; another process is there
+// then.
+func (r *rig) killedIn(x engine.Export) {
+	r.t.Helper()
+	answered := make(chan error)
+	go func() { answered <- r.engine.Export(r.ctx, []engine.Export{x})[0] }()
+	r.Eventually(func() ([]spdkrpc.Subsystem, error) {
+		return spdkrpc.Call(r.ctx, r.client, spdkrpc.NvmfGetSubsystems{NQN: x.NQN})
+	}).Should(ConsistOf(HaveField("Hosts", BeEmpty())))
+	r.engine.Close()
+	r.Expect(<-answered).NotTo(Succeed())
+	r.engine = r.machine.engine(r.t)
+}
+
 // TestHostLeavesLate: an older target answers before a host's connections are gone; the engine waits for them.
 func TestHostLeavesLate(t *testing.T) {
 	r := rigOf(t, onFake(t, "26.01"))

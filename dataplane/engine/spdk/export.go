@@ -9,7 +9,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
@@ -236,6 +235,10 @@ func (s *session) take(changes []*change, errs []error, speaks dialect) {
 		case c.remove:
 			put(b, i, spdkrpc.NvmfDeleteSubsystem{NQN: c.nqn})
 			continue
+		case len(c.removeHosts) > 0:
+			if errs[i] = s.recordLeaving(c.nqn, c.removeHosts); errs[i] != nil {
+				continue
+			}
 		}
 		for _, host := range c.removeHosts {
 			put(b, i, spdkrpc.NvmfSubsystemRemoveHost{NQN: c.nqn, Host: host.NQN})
@@ -249,95 +252,6 @@ func (s *session) take(changes []*change, errs []error, speaks dialect) {
 		s.awaitGone(changes, errs)
 	}
 	s.readmitThose(changes, errs)
-}
-
-// Whether hosts are gone is asked for about a second.
-const (
-	looksForHosts = 100
-	betweenLooks  = 10 * time.Millisecond
-	// readmitPatience with hosts that could not be disconnected.
-	readmitPatience = 5 * time.Second
-)
-
-// awaitGone asks until the hosts that were taken away are disconnected: who hears that they are gone may give the
-// volume to another.
-func (s *session) awaitGone(changes []*change, errs []error) {
-	var left []int
-	for i, c := range changes {
-		if c != nil && errs[i] == nil && len(c.removeHosts) > 0 {
-			left = append(left, i)
-		}
-	}
-	if len(left) == 0 {
-		return
-	}
-	again := time.NewTicker(betweenLooks)
-	defer again.Stop()
-	for range looksForHosts {
-		looks := make([]spdkrpc.NvmfSubsystemGetControllers, len(left))
-		for at, i := range left {
-			looks[at].NQN = changes[i].nqn
-		}
-		connected, failed := spdkrpc.Each(s.ctx, s.conn, looks)
-		var still []int
-		for at, i := range left {
-			switch {
-			case failed[at] != nil:
-				errs[i] = mapError(failed[at])
-			case slices.ContainsFunc(connected[at], func(is spdkrpc.Controller) bool { return changes[i].removes(is.Host) }):
-				still = append(still, i)
-			}
-		}
-		if left = still; len(left) == 0 {
-			return
-		}
-		select {
-		case <-again.C:
-		case <-s.ctx.Done():
-		}
-	}
-	for _, i := range left {
-		errs[i] = fmt.Errorf("%w: its hosts are being disconnected", engine.ErrBusy)
-	}
-}
-
-// readmitThose hosts that could not be taken away, also when this process is told to end, or the call's time is over:
-// the next one knows nothing of them.
-func (s *session) readmitThose(changes []*change, errs []error) {
-	patience, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), readmitPatience)
-	defer cancel()
-	beyond := s.under(patience)
-	for i, c := range changes {
-		if c != nil && errs[i] != nil && len(c.removeHosts) > 0 {
-			errs[i] = fmt.Errorf("%w%s", errs[i], beyond.readmit(c))
-		}
-	}
-}
-
-// readmit hosts that SPDK does not admit any more, but could not disconnect either, so that the target
-// does not say of them that they are gone; the next call tries again. They have to prove the same keys as before, which
-// are in the keyring still.
-func (s *session) readmit(c *change) string {
-	controllers, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.NvmfSubsystemGetControllers{NQN: c.nqn})
-	if err != nil {
-		return "; whether its hosts are still connected is unknown: " + err.Error()
-	}
-	var connected []string
-	for _, host := range c.removeHosts {
-		if !slices.ContainsFunc(controllers, func(c spdkrpc.Controller) bool { return c.Host == host.NQN }) {
-			continue
-		}
-		connected = append(connected, host.NQN)
-		// One that is still admitted is ErrUnknown.
-		_, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.NvmfSubsystemAddHost{NQN: c.nqn, Host: host.NQN, Key: host.Key, ControllerKey: host.ControllerKey})
-		if err != nil && !errors.Is(err, spdkrpc.ErrUnknown) {
-			return fmt.Sprintf("; host %s is still connected: %v", host.NQN, err)
-		}
-	}
-	if len(connected) == 0 {
-		return ""
-	}
-	return "; still connected: " + strings.Join(connected, ", ")
 }
 
 // give what is missing: namespaces before the hosts that see them, listeners last. A host is admitted only when that

@@ -23,6 +23,9 @@ func (e *Engine) Gather(ctx context.Context) (engine.State, error) {
 		logr.FromContextOrDiscard(ctx).Error(err, "Hosts still wait; trying again")
 	}
 	s.awaitFirst() //nolint:contextcheck // by the session's
+	if err := s.readmitLeft(); err != nil {
+		return engine.State{}, err
+	}
 	st, n, err := s.finish(s.startStore(), s.startNetwork())
 	if err != nil {
 		return engine.State{}, err

@@ -145,6 +145,7 @@ type Connection struct {
 	address address
 	cntlid  uint16
 	gone    bool
+	held    bool
 }
 
 // Connect makes the target believe that a host connected with so many I/O queues, at one of the subsystem's
@@ -201,6 +202,13 @@ func (c *Connection) Alive() bool {
 	alive := false
 	c.target.do(func() { alive = !c.gone })
 	return alive
+}
+
+// Hold the connection, as a drive does that does not answer what the host has sent: while it is held, removing its host
+// does not end it. (nvmf_subsystem_remove_host takes the host from the list at once.)
+func (c *Connection) Hold() (release func()) {
+	c.target.do(func() { c.held = true })
+	return func() { c.target.do(func() { c.held = false }) }
 }
 
 // Close disconnects.

@@ -100,10 +100,16 @@ func (a *app) nvmfRemoveHost(r *request) {
 		a.post(func() { r.answer(true) })
 		return
 	}
-	a.post(func() {
+	var end func()
+	end = func() {
+		if slices.ContainsFunc(s.connected, func(c *Connection) bool { return c.held && its(c) }) {
+			a.after(time.Millisecond, end)
+			return
+		}
 		s.disconnect(its)
 		r.answer(true)
-	})
+	}
+	a.post(end)
 }
 
 // lingering is how long a host's connections outlive the answer of an older target.
