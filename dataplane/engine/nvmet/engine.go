@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -60,7 +59,7 @@ func New(o Options) *Engine {
 	if o.Exec == nil {
 		o.Exec = exec.New()
 	}
-	return &Engine{copies: map[string]*copying{}, heldOff: map[string]time.Time{}, share: share, copyPatience: copyPatience, host: host{root: o.Root, stateDir: filepath.Join(o.Root, o.StateDir), exec: o.Exec}}
+	return &Engine{copies: map[string]*copying{}, heldOff: map[string]time.Time{}, share: share, copyPatience: copyPatience, host: newHost(o)}
 }
 
 // begin a call: calls run alone, and find the kernel's target loaded.

@@ -24,6 +24,13 @@ type host struct {
 	root     string
 	stateDir string
 	exec     exec.Interface
+	// syncs of the pools' filesystems, by their mounts; sync is syncFilesystem, but in tests.
+	syncs map[string]*syncing
+	sync  func(dir string) error
+}
+
+func newHost(o Options) host {
+	return host{root: o.Root, stateDir: filepath.Join(o.Root, o.StateDir), exec: o.Exec, syncs: map[string]*syncing{}, sync: syncFilesystem}
 }
 
 // path under the host's root.

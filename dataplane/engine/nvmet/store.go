@@ -92,6 +92,9 @@ func (h *host) readPool(s *store, p *pool, mounts []mount.MountInfo) error {
 	p.TotalBytes = v1alpha1.FillableXFS(int64(st.Blocks) * st.Bsize)
 	p.BlockBytes = blockBytes
 	p.FreeBytes = min(int64(st.Bavail)*st.Bsize, p.TotalBytes)
+	if err := h.inherit(p.dir, m); err != nil {
+		return fmt.Errorf("%w: pool %s: %w", engine.ErrUnavailable, p.Device, err)
+	}
 	volumes, err := readFiles(p, volumesFolder)
 	if err != nil {
 		return fmt.Errorf("%w: volumes of pool %s: %w", engine.ErrUnavailable, p.Device, err)
