@@ -225,6 +225,7 @@ const (
 	ReasonNodeNotReady         = "NodeNotReady"
 	ReasonPoolNearlyFull       = "PoolNearlyFull"
 	ReasonPoolFull             = "PoolFull"
+	ReasonFilesystemTooSmall   = "FilesystemTooSmall"
 	ReasonUnsupported          = "Unsupported"
 	ReasonQoSFailed            = "QoSFailed"
 	ReasonNotMarked            = "DeletionNotMarked"

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 )
 
 // SizeFile makes a file at least that large, sparsely; its folder too, when it is missing. It says whether it changed
@@ -49,4 +51,21 @@ func syncDir(dir string) error {
 		err = closeErr
 	}
 	return err
+}
+
+// RoomOfFile is what a regular file takes of its filesystem, and what that has left for it, in bytes. It is not known,
+// and no error, of what is not a regular file.
+func RoomOfFile(path string) (taken, left int64, known bool, err error) {
+	var file unix.Stat_t
+	if err := unix.Stat(path, &file); err != nil {
+		return 0, 0, false, &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if file.Mode&unix.S_IFMT != unix.S_IFREG {
+		return 0, 0, false, nil
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(path, &fs); err != nil {
+		return 0, 0, false, &os.PathError{Op: "statfs", Path: path, Err: err}
+	}
+	return file.Blocks * 512, int64(fs.Bavail) * fs.Bsize, true, nil
 }

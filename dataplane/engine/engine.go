@@ -25,9 +25,11 @@ package engine
 
 import (
 	"context"
+	"math/bits"
 	"time"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/device"
 )
 
 // Engine is a target on this node.
@@ -217,8 +219,11 @@ type Pool struct {
 	Device string
 	// Path of the block device or file.
 	Path string
-	// TotalBytes and FreeBytes as the pool sees them; what is unwritten in thin volumes is free.
+	// TotalBytes and FreeBytes as the pool sees them; what is unwritten in thin volumes is free. A pool in a file has no
+	// more than the file's filesystem has room for.
 	TotalBytes, FreeBytes int64
+	// MissingBytes are those that a pool in a file would have, if the file's filesystem had room for all of it.
+	MissingBytes int64
 	// ClearingBytes hold what was deleted and is not cleared yet (see Clearer). They are not free.
 	ClearingBytes int64
 	// ClusterBytes in which it allocates, and of which the size of each of its volumes is a multiple; 0 where SizeUnit
@@ -231,6 +236,35 @@ type Pool struct {
 	// NotDurable is nil when every write is acknowledged only once it would survive a loss of the node's power. Else it
 	// says why not, with device.ErrVolatile, or without it why that is not known.
 	NotDurable error
+}
+
+// roomParts, or up to twice as many, are what the room of a filesystem is counted in, so that what else is written there
+// does not change the pool all the time.
+const roomParts = 64
+
+// LimitFiles bounds pools in files by the room that their filesystems have. Under says where a path of the node is. What
+// cannot be looked at stays as it is.
+func (s *State) LimitFiles(under func(path string) string) {
+	for i := range s.Pools {
+		p := &s.Pools[i]
+		if p.Err != nil || p.Path != p.Device { // a file's ID is its path
+			continue
+		}
+		if taken, left, known, err := device.RoomOfFile(under(p.Path)); known && err == nil {
+			p.limit(taken, left)
+		}
+	}
+}
+
+func (p *Pool) limit(taken, left int64) {
+	room := taken + left
+	if p.TotalBytes <= room {
+		return
+	}
+	part := int64(1) << max(bits.Len64(uint64(room/roomParts))-1, 0)
+	total := room / part * part
+	p.MissingBytes = p.TotalBytes - total
+	p.TotalBytes, p.FreeBytes = total, max(p.FreeBytes-p.MissingBytes, 0)
 }
 
 // Volume in a pool.

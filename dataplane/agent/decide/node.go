@@ -243,7 +243,7 @@ func gravity(reason string) int {
 		return 0
 	case v1alpha1.ReasonPending:
 		return 1
-	case v1alpha1.ReasonPoolNearlyFull:
+	case v1alpha1.ReasonPoolNearlyFull, v1alpha1.ReasonFilesystemTooSmall:
 		return 2
 	default:
 		return 3

@@ -184,6 +184,15 @@ func TestDecidePools(t *testing.T) {
 			node: says{"PoolReady": "False/PoolNearlyFull"},
 		},
 		{
+			name: "nor one whose filesystem is too small, and it says so",
+			given: func(s *Observed) {
+				filePool(s)
+				s.Target.State.Pools[0].MissingBytes = s.Target.State.Pools[0].TotalBytes
+				s.Node.Status.Pools = []v1alpha1.PoolStatus{{Device: "/var/lib/weft/pool.img", Ready: true, Reason: v1alpha1.ReasonFilesystemTooSmall}}
+			},
+			node: says{"PoolReady": "False/FilesystemTooSmall", "Ready": "True/AsExpected"},
+		},
+		{
 			name:  "a file is asked for with each new plan, for it may have to grow",
 			given: func(s *Observed) { filePool(s); s.Node.Generation++ },
 			does:  []string{"OpenPools /var/lib/weft/pool.img /var/lib/weft/pool.img"},

@@ -182,7 +182,7 @@ func (d *decider) toBeOpened(p *pool) bool {
 	}
 	last := d.lastPoolStatus(p.device.ID)
 	return p.device.FileBytes > 0 &&
-		(d.Node.Generation != d.Node.Status.ObservedGeneration || last.Reason != "" && !last.TakesNothingNew())
+		(d.Node.Generation != d.Node.Status.ObservedGeneration || last.Reason != "" && last.Reason != v1alpha1.ReasonFilesystemTooSmall && !last.TakesNothingNew())
 }
 
 func (d *decider) lastPoolStatus(device string) v1alpha1.PoolStatus {
@@ -220,6 +220,9 @@ func (d *decider) judgePool(p *pool) (reason, message string) {
 	case p.nearlyFull:
 		return v1alpha1.ReasonPoolNearlyFull, fmt.Sprintf("less than %d%% is free: its volumes stay available, but it accepts no new volumes, snapshots or expansion until more than %d%% is free; "+
 			"delete volumes or snapshots, or add a drive", nearlyFullPercent, roomAgainPercent)
+	case p.held != nil && p.held.MissingBytes > 0:
+		return v1alpha1.ReasonFilesystemTooSmall, fmt.Sprintf("the filesystem of the file has room for only %d%% of it, and that is all the pool counts; free space there, or enlarge it: "+
+			"once it is full, writes fail", p.held.TotalBytes*100/(p.held.TotalBytes+p.held.MissingBytes))
 	case p.held != nil:
 		return "", ""
 	case p.located():

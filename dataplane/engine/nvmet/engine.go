@@ -159,6 +159,7 @@ func (e *Engine) Gather(ctx context.Context) (engine.State, error) {
 		return engine.State{}, err
 	}
 	state := stored.state()
+	state.LimitFiles(func(path string) string { return e.path(path) })
 	var refusing []*subsystem
 	for _, s := range subsystems {
 		if s.onlyRefuses() {

@@ -43,6 +43,7 @@ func (e *Engine) Gather(ctx context.Context) (engine.State, error) {
 	}
 	e.observed.Store(st.observed())
 	state := st.state()
+	state.LimitFiles(func(path string) string { return s.path(path) })
 	volumes := st.byBdev()
 	for _, nqn := range n.weft() {
 		state.Exports = append(state.Exports, n.export(nqn, volumes))

@@ -50,6 +50,7 @@ var adviceByReason = map[string]string{
 	v1alpha1.ReasonDeviceMissing:        pageDrive,
 	v1alpha1.ReasonDeviceSwapped:        pageTarget,
 	v1alpha1.ReasonEngineNotAnswering:   pageTarget,
+	v1alpha1.ReasonFilesystemTooSmall:   pagePoolFull,
 	v1alpha1.ReasonKeysUnreadable:       pageKeys,
 	v1alpha1.ReasonModuleMissing:        pageKernel,
 	v1alpha1.ReasonNoSpace:              pagePoolFull,
