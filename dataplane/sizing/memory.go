@@ -165,10 +165,10 @@ func total(lines []line) int64 {
 // heap lists what the target takes from its hugepages (or, without them, from the memory given with -s).
 func (m memoryModel) heap(l load) []line {
 	withRing := func(use string, n, each int64) line {
-		return reckoned(use, n*each+m.ring(n), "%d x %d + ring", n, each)
+		return reckoned(use, n*each+m.ring(n), "%d x %d + the ring of the pool", n, each)
 	}
 	lines := append(make([]line, 0, 16),
-		asMeasured("SPDK itself", m.fixed),
+		asMeasured("SPDK, fixed", m.fixed),
 		times("cores", l.cores, m.perCore),
 		withRing("bdev_io pool", l.bdevIOPool, m.bdevIO),
 		withRing("small buffers", l.smallBuffers, smallBufferBytes),

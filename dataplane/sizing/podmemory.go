@@ -43,7 +43,7 @@ const (
 // podMemory lists the target pod's ordinary memory, outside its heap.
 func podMemory(l load) []line {
 	lines := append(make([]line, 0, 8),
-		asMeasured("pod: SPDK itself", podBase),
+		asMeasured("pod: SPDK, fixed", podBase),
 		times("pod: cores", l.cores, podCore),
 		reckoned("pod: volumes", l.volumes*(podVolume+l.pollGroups*podVolumeGroup),
 			"%d x (%d + %d poll groups x %d)", l.volumes, podVolume, l.pollGroups, podVolumeGroup),
