@@ -122,7 +122,10 @@ func (k *Keeper) lose(ctx context.Context, v *view) doing {
 		// then may find nothing else that says so.
 		dropped := v.array.Members[m.Replica] == MemberFaulty && v.kernelHasOther()
 		if (m.State == v1alpha1.MemberInSync || v.array.Members[m.Replica] == MemberInSync) && !dropped && !k.another(v, m.Replica) {
-			waiting = did(Status{Phase: k.phase(v), Err: fmt.Errorf("%w: %s (%s)", ErrLastLeg, m.Replica, reason), Next: retry})
+			waiting = did(Status{Phase: k.phase(v), Next: retry})
+			if !v.works(m.Replica) { // else it is to leave, and stays until another has everything
+				waiting.Err = fmt.Errorf("%w: %s (%s)", ErrLastLeg, m.Replica, reason)
+			}
 			continue
 		}
 		marks, ready, err := k.marks(v, m.Replica)

@@ -3,11 +3,33 @@
 package keeper
 
 import (
+	"errors"
+	"slices"
 	"testing"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/mirror"
 )
+
+// The last member in sync stays although it is to leave, and writes do not wait for that; they do once it is silent.
+func TestTheLastMemberThatIsToLeaveServes(t *testing.T) {
+	r := startRunning(t)
+	r.want("running", in(Running))
+	all := mirror.InSync(r.api.mirror.Record)
+	last := r.targets[all[0]]
+	next, err := mirror.Retire(r.api.mirror.Record, all[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.api.mirror.Record = next
+	r.targets[all[1]].crash()
+	r.want("alone", func(Status) bool { return slices.Equal(mirror.InSync(r.api.mirror.Record), all[:1]) })
+	if r.steps(200, func(s Status) bool { return errors.Is(s.Err, ErrLastLeg) }) {
+		t.Error("writes are said to wait, and the last member works")
+	}
+	last.crash()
+	r.want("waiting", func(s Status) bool { return errors.Is(s.Err, ErrLastLeg) })
+}
 
 // A member that the holder refuses is recorded as foreign: nobody can tell once it does not answer any more. It stays
 // so until it returns.
