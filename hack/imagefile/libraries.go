@@ -47,7 +47,8 @@ func Libraries(ctx context.Context, program string) (libraries []string, loader 
 	for line := range strings.Lines(string(listed)) {
 		// "libm.so.6 => /lib/x/libm.so.6 (0x7f)", "/lib64/ld-linux-x86-64.so.2 (0x7f)", or "linux-vdso.so.1 (0x7f)".
 		if strings.Contains(line, "not found") {
-			return nil, "", fmt.Errorf("%s lacks a library on this machine: %s", program, strings.TrimSpace(line))
+			library, _, _ := strings.Cut(strings.TrimSpace(line), " ")
+			return nil, "", lacks(program, library)
 		}
 		for _, word := range strings.Fields(line) {
 			if filepath.IsAbs(word) {
@@ -57,6 +58,11 @@ func Libraries(ctx context.Context, program string) (libraries []string, loader 
 	}
 	slices.Sort(libraries)
 	return slices.Compact(libraries), loader, nil
+}
+
+// lacks tells that a program, or a library, does not find a library.
+func lacks(program, library string) error {
+	return fmt.Errorf("%s lacks %s on this machine; install it, or set LD_LIBRARY_PATH", program, library)
 }
 
 // linking says whether a program or library is linked with others, and which loader a program asks for.

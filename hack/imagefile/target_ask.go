@@ -27,6 +27,8 @@ const (
 	patience = 2 * time.Minute
 	// maxTail of a target's log that an error quotes.
 	maxTail = 4 << 10
+	// cannotLoad is the exit status of the loader that did not find a library.
+	cannotLoad = 127
 	// noTransport is a transport that no SPDK has.
 	noTransport = "weft-none"
 )
@@ -81,10 +83,22 @@ func ask(ctx context.Context, root, program string, env []string) (can *capabili
 	}
 	cancel()
 	<-waited
-	if err != nil {
+	if library := missing(cmd.ProcessState, log.Bytes()); err != nil && library != "" && root == "" {
+		err = lacks(program, library)
+	} else if err != nil {
 		err = fmt.Errorf("%s: %w; it said:\n%s", program, err, tail(log.Bytes()))
 	}
 	return can, loaded, err
+}
+
+// missing is the library without which the loader did not start a program, or "" if that is not how it ended.
+func missing(state *os.ProcessState, log []byte) string {
+	if state.ExitCode() != cannotLoad {
+		return ""
+	}
+	_, said, _ := bytes.Cut(log, []byte("error while loading shared libraries: "))
+	library, _, _ := bytes.Cut(said, []byte(":"))
+	return string(library)
 }
 
 // alone runs a program of a folder with nothing but the folder, and /dev, /proc and /sys. It needs root, or a kernel

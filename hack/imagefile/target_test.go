@@ -45,14 +45,16 @@ func fake(text string) error {
 		Version     string
 		WithoutRDMA bool
 		Without     []string
-		// Dies before it has a socket, with a word.
-		Dies string
+		// Dies before it has a socket, with a word, and this exit status.
+		Dies   string
+		Status int
 	}
 	if err := json.Unmarshal([]byte(text), &options); err != nil {
 		return err
 	}
 	if options.Dies != "" {
-		return errors.New(options.Dies)
+		fmt.Fprintln(os.Stderr, options.Dies)
+		os.Exit(options.Status)
 	}
 	flags := flag.NewFlagSet("nvmf_tgt", flag.ContinueOnError)
 	o := spdktest.Options{Version: options.Version, WithoutRDMA: options.WithoutRDMA, Without: options.Without}
@@ -193,9 +195,12 @@ func TestRefusesWhatIsNoTarget(t *testing.T) {
 	temporary := t.TempDir()
 	t.Setenv("TMPDIR", temporary)
 	for name, c := range map[string]struct{ program, options, says string }{
-		"a script":      {script, "", "name nvmf_tgt itself"},
-		"nothing":       {"/nowhere/nvmf_tgt", "", "no such file"},
-		"it ends":       {launcher, `{"Dies":"EAL: cannot get memory"}`, "EAL: cannot get memory"},
+		"a script": {script, "", "name nvmf_tgt itself"},
+		"nothing":  {"/nowhere/nvmf_tgt", "", "no such file"},
+		"it ends":  {launcher, `{"Dies":"EAL: cannot get memory","Status":1}`, "EAL: cannot get memory"},
+		"it does not load": {launcher, `{"Dies":"nvmf_tgt: error while loading shared libraries: libspdk_nvmf.so.20: cannot open shared object file","Status":127}`,
+			"lacks libspdk_nvmf.so.20 on this machine; install it, or set LD_LIBRARY_PATH"},
+		"it says 127":   {launcher, `{"Dies":"no memory","Status":127}`, "exit status 127; it said:\nno memory"},
 		"it needs more": {launcher, `{"Without":["rpc_get_methods"]}`, "rpc_get_methods"},
 	} {
 		t.Setenv(actsAs, c.options)
