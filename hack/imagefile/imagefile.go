@@ -66,18 +66,22 @@ func (i Image) Build() (v1.Image, error) {
 	return mutate.ConfigFile(img, config)
 }
 
-// Write the image as an archive that docker, ctr, podman and buildah read, under the name ref.
-func (i Image) Write(file, ref string) error {
-	tag, err := name.NewTag(ref)
-	if err != nil {
-		return fmt.Errorf("image %s: %w", ref, err)
-	}
+// Write the image as an archive that docker, ctr, podman and buildah read, under each of the names refs.
+func (i Image) Write(file string, refs ...string) error {
 	img, err := i.Build()
 	if err != nil {
-		return fmt.Errorf("image %s: %w", ref, err)
+		return fmt.Errorf("image %s: %w", refs, err)
 	}
-	if err := tarball.WriteToFile(file, tag, img); err != nil {
-		return fmt.Errorf("write image %s: %w", ref, err)
+	named := map[name.Tag]v1.Image{}
+	for _, ref := range refs {
+		tag, err := name.NewTag(ref)
+		if err != nil {
+			return fmt.Errorf("image %s: %w", ref, err)
+		}
+		named[tag] = img
+	}
+	if err := tarball.MultiWriteToFile(file, named); err != nil {
+		return fmt.Errorf("write image %s: %w", refs, err)
 	}
 	return nil
 }

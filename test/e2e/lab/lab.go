@@ -43,12 +43,12 @@ type Lab struct {
 }
 
 // DefaultDir returns WEFT_LAB_DIR, or .lab at the root of the repository around
-// the working directory.
+// the working directory, or else around this program.
 func DefaultDir() (string, error) {
 	if dir := os.Getenv(DirVariable); dir != "" {
 		return filepath.Abs(dir)
 	}
-	repo, err := build.FindRepo(".")
+	repo, err := build.Repo()
 	if err != nil {
 		return "", err
 	}

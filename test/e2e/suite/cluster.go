@@ -50,6 +50,8 @@ type Cluster struct {
 	Helm string
 	// Chart to install: a packed one, or the folder of the checkout's.
 	Chart string
+	// HideNotes of the chart, where something else says how to go on.
+	HideNotes bool
 
 	config *rest.Config
 }
@@ -104,6 +106,9 @@ func (c *Cluster) Install(ctx context.Context, out io.Writer, set ...string) err
 		"upgrade", "--install", "weft", c.Chart,
 		"--kubeconfig", c.Kubeconfig, "--namespace", Namespace, "--create-namespace",
 		"--wait", "--timeout", "10m",
+	}
+	if c.HideNotes {
+		args = append(args, "--hide-notes")
 	}
 	for _, s := range set {
 		args = append(args, "--set", s)

@@ -41,7 +41,7 @@ func Start(ctx context.Context, out io.Writer) (*Run, error) {
 
 // StartWith starts a lab with these options, and with Kubernetes and weft's image.
 func StartWith(ctx context.Context, out io.Writer, options lab.Options) (*Run, error) {
-	repo, err := build.FindRepo(".")
+	repo, err := build.Repo()
 	if err != nil {
 		return nil, err
 	}
@@ -112,6 +112,9 @@ func (r *Run) loadImage(ctx context.Context, build func(context.Context) (string
 
 // Install installs or upgrades weft with the chart's values for a lab. set are more of them, in helm's --set form.
 func (r *Run) Install(ctx context.Context, set ...string) error {
+	if _, err := fmt.Fprintln(r.out, "    waiting until all pods of weft run; on emulated nodes, that takes a minute or two"); err != nil {
+		return err
+	}
 	// Emulated nodes answer slowly when the machine is busy.
 	return r.Cluster.Install(ctx, r.out, append(set, "operator.webhook.timeoutSeconds=30")...)
 }
@@ -161,9 +164,6 @@ func (r *Run) Steps(node string, set ...string) []Step {
 		}},
 	}
 }
-
-// LabImage makes a sample's pod run the lab's own image: the lab has no registry to pull from.
-func LabImage(object *unstructured.Unstructured) { setImage(object, ToolsImage, "spec", "containers") }
 
 // setImage of containers, if the object has some there, to one that the nodes have.
 func setImage(object *unstructured.Unstructured, image string, containersAt ...string) {

@@ -70,7 +70,7 @@ blank. What is on the drives is lost.`,
 }
 
 func (o benchOptions) run(ctx context.Context) error {
-	repo, err := build.FindRepo(".")
+	repo, err := build.Repo()
 	if err != nil {
 		return err
 	}

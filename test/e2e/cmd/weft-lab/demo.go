@@ -4,10 +4,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -16,7 +18,6 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -66,8 +67,12 @@ func runDemo(ctx context.Context) error {
 	d := &demo{}
 	err = d.step(ctx, suite.Step{Name: "start the lab: control plane and two nodes", Do: func(ctx context.Context) error {
 		var err error
-		d.Run, err = suite.Start(ctx, os.Stdout)
-		return err
+		if d.Run, err = suite.Start(ctx, os.Stdout); err != nil {
+			return err
+		}
+		// The chart's NOTES tell how to go on by hand, which the demo does itself.
+		d.Cluster.HideNotes = true
+		return d.snapshots(ctx)
 	}})
 	if err != nil {
 		return err
@@ -108,6 +113,16 @@ func (d *demo) step(ctx context.Context, s suite.Step) error {
 	return err
 }
 
+// snapshots makes the cluster able to take some. It comes before weft, whose chart looks for the API.
+func (d *demo) snapshots(ctx context.Context) error {
+	start := time.Now()
+	if err := d.SnapshotAPI(ctx); err != nil {
+		return d.Explain(ctx, fmt.Errorf("install the snapshot API: %w", err))
+	}
+	fmt.Printf("    installed the snapshot API and its controller in %.1fs\n", time.Since(start).Seconds())
+	return nil
+}
+
 func (d *demo) applyPod(ctx context.Context) error {
 	// A pod cannot be changed, so one of an earlier demo goes first; its claim, and data, stay.
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: podName}}
@@ -118,10 +133,10 @@ func (d *demo) applyPod(ctx context.Context) error {
 	if err := d.Cluster.WaitGone(ctx, pod); err != nil {
 		return err
 	}
-	return d.Cluster.ApplyFile(ctx, "config/samples/pvc-pod.yaml", namespace, func(object *unstructured.Unstructured) {
-		suite.LabImage(object)
-		suite.OnDrives(object)
-	})
+	return errors.Join(
+		d.Cluster.ApplyFile(ctx, "config/samples/snapshots/volumesnapshotclass.yaml", "", nil),
+		d.Cluster.ApplyFile(ctx, "config/samples/pvc-pod.yaml", namespace, suite.OnDrives),
+	)
 }
 
 func (d *demo) waitPod(ctx context.Context) error {
@@ -184,8 +199,25 @@ func (d *demo) show(ctx context.Context) error {
 	if err := d.kubectl(ctx, "get", "weft"); err != nil {
 		return err
 	}
-	fmt.Printf("\nThe lab goes on: export KUBECONFIG=%s. `make lab-down` ends it.\n", d.Cluster.Kubeconfig)
+	fmt.Print(goOn(d.Cluster.Kubeconfig, d.Cluster.Repo, replica.Spec.Node))
 	return nil
+}
+
+// goOn says how to use the lab after the demo, in lines that a shell takes.
+func goOn(kubeconfig, repo, node string) string {
+	bin := filepath.Join(repo, "bin")
+	return fmt.Sprintf(`
+The lab goes on. To look around, paste these lines into a shell:
+
+export KUBECONFIG=%s PATH=%s:%s:$PATH
+export PATH=$(weft-lab assets-dir):$PATH
+kubectl weft status
+kubectl weft volume %s
+kubectl logs %s
+weft-lab exec %s -- nvme list
+
+docs/lab.md says what else you can try: pods of your own, snapshots, replicas, SPDK, failures. `+"`make lab-down`"+` ends the lab.
+`, kubeconfig, bin, filepath.Join(bin, runtime.GOARCH), claimName, podName, node)
 }
 
 // kubectl shows a command that users have, and what it prints. Its list of the cluster's types is the lab's own:

@@ -57,9 +57,9 @@ func newCommand() *cobra.Command {
 	return root
 }
 
-// newBuilder returns a builder for the repository around the working directory.
+// newBuilder returns a builder for the repository that build.Repo finds.
 func newBuilder() (*build.Builder, error) {
-	repo, err := build.FindRepo(".")
+	repo, err := build.Repo()
 	if err != nil {
 		return nil, err
 	}

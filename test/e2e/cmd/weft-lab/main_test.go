@@ -5,6 +5,7 @@ package main
 import (
 	"os"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -62,5 +63,21 @@ func TestDemoSaysHowLongItTakes(t *testing.T) {
 	}
 	if later := howLong(true); !strings.Contains(later, "3 minutes") || strings.Contains(later, "first run") {
 		t.Errorf("a later run says %q", later)
+	}
+}
+
+func TestDemoSaysHowToGoOn(t *testing.T) {
+	said := goOn("/src/.lab/kubeconfig", "/src", "node1")
+	for _, line := range []string{
+		"export KUBECONFIG=/src/.lab/kubeconfig PATH=/src/bin:/src/bin/" + runtime.GOARCH + ":$PATH",
+		"export PATH=$(weft-lab assets-dir):$PATH", "kubectl weft volume weft-demo", "kubectl logs weft-demo", "weft-lab exec node1 -- nvme list",
+	} {
+		if !strings.Contains(said, "\n"+line+"\n") {
+			t.Errorf("it does not say %q", line)
+		}
+	}
+	page := regexp.MustCompile(`docs/[a-z-]+\.md`).FindString(said)
+	if _, err := os.Stat("../../../../" + page); page == "" || err != nil {
+		t.Errorf("it names the page %q: %v", page, err)
 	}
 }

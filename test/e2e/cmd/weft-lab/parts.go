@@ -41,7 +41,7 @@ func newPartsCommand() *cobra.Command {
 			"Then print how long each took, and the slowest tests.",
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, steps []string) error {
-			repo, err := build.FindRepo(".")
+			repo, err := build.Repo()
 			if err != nil {
 				return err
 			}

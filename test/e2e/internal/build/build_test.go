@@ -169,6 +169,49 @@ func TestFindRepoOutside(t *testing.T) {
 	}
 }
 
+// A program in a checkout serves it wherever it is started, and that around the working directory comes first.
+func TestFirstRepo(t *testing.T) {
+	checkout := func() string {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "go.mod"), []byte("module "+rootModule+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return dir
+	}
+	one, other, none := checkout(), checkout(), t.TempDir()
+	for name, c := range map[string]struct{ dir, other, want string }{
+		"both": {one, other, one}, "around the program only": {none, other, other}, "around the working directory only": {one, none, one}, "neither": {none, none, ""},
+	} {
+		if got, err := firstRepo(c.dir, c.other); got != c.want || (err == nil) != (c.want != "") {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+	}
+}
+
+// Nodes have the image of the samples' pods.
+func TestSamplesRunInTheLab(t *testing.T) {
+	repo, err := FindRepo(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pattern := range []string{"config/samples/pvc-pod*.yaml", "config/samples/spdk/pvc-pod.yaml"} {
+		paths, err := filepath.Glob(filepath.Join(repo, pattern))
+		if err != nil || len(paths) == 0 {
+			t.Fatalf("%s: %v, %v", pattern, paths, err)
+		}
+		for _, path := range paths {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, image, _ := strings.Cut(string(text), " image: ")
+			if image, _, _ = strings.Cut(image, "\n"); "docker.io/library/"+image != SampleImage {
+				t.Errorf("the pod of %s runs %q, and nodes have %s", path, image, SampleImage)
+			}
+		}
+	}
+}
+
 func TestModuleClosureIsInOrder(t *testing.T) {
 	const dep = "kernel/fs/ext4/ext4.ko: kernel/lib/crc16.ko kernel/fs/jbd2/jbd2.ko kernel/fs/mbcache.ko\n" +
 		"kernel/fs/jbd2/jbd2.ko: kernel/lib/crc16.ko\nkernel/lib/crc16.ko:\nkernel/fs/mbcache.ko:\nkernel/crypto/crc32c-x.ko:\n"

@@ -31,6 +31,27 @@ func (b *Builder) toolsDir() string { return filepath.Join(b.moduleDir(), "tools
 // moduleDir is the folder of this Go module.
 func (b *Builder) moduleDir() string { return filepath.Join(b.Repo, "test", "e2e") }
 
+// Repo returns the root of the repository around the working directory, or else around this program.
+func Repo() (string, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	return firstRepo(".", filepath.Dir(program))
+}
+
+// firstRepo returns the root of the repository of the first of these folders that is in one, or why dir is in none.
+func firstRepo(dir, other string) (string, error) {
+	repo, err := FindRepo(dir)
+	if err == nil {
+		return repo, nil
+	}
+	if repo, otherErr := FindRepo(other); otherErr == nil {
+		return repo, nil
+	}
+	return "", err
+}
+
 // FindRepo returns the root of the repository that contains dir.
 func FindRepo(dir string) (string, error) {
 	dir, err := filepath.Abs(dir)

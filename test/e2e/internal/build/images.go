@@ -20,6 +20,9 @@ const (
 	// ToolsImage has a shell, coreutils and filesystem tools, for pods of tests.
 	// It is also the base of the project's image.
 	ToolsImage = "weft.storage/lab-tools:latest"
+	// SampleImage is the image of the pods in config/samples. Nodes have ToolsImage under this name too, so that the
+	// samples run there as they are.
+	SampleImage = "docker.io/library/busybox:1.37"
 
 	sidecarRepository = "registry.k8s.io/sig-storage/"
 )
@@ -49,18 +52,22 @@ func linkLayer(name, target string) ([]byte, error) {
 	return layer.Bytes()
 }
 
-// toolsImage returns the archive of ToolsImage.
+// toolsImage returns the archive of ToolsImage, which is SampleImage too.
 func (b *Builder) toolsImage(ctx context.Context) (string, error) {
 	archive, err := b.baseArchive(ctx)
 	if err != nil {
 		return "", err
 	}
-	return b.Cache.Ensure(ctx, "image-tools-"+filepath.Base(archive), func(_ context.Context, tmp string) error {
+	key, err := Key(filepath.Base(archive), ToolsImage, SampleImage)
+	if err != nil {
+		return "", err
+	}
+	return b.Cache.Ensure(ctx, "image-tools-"+key+".tar", func(_ context.Context, tmp string) error {
 		layer, err := os.ReadFile(archive)
 		if err != nil {
 			return err
 		}
-		return imagefile.Image{Layers: [][]byte{layer}}.Write(tmp, ToolsImage)
+		return imagefile.Image{Layers: [][]byte{layer}}.Write(tmp, ToolsImage, SampleImage)
 	})
 }
 
