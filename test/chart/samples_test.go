@@ -3,7 +3,10 @@
 package chart_test
 
 import (
+	"bytes"
 	"maps"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -122,4 +125,21 @@ func TestSamplesMarkWhatToEdit(t *testing.T) {
 func isSecondNetwork(lines []string, at int) bool {
 	isNetwork := func(line string) bool { return strings.HasPrefix(strings.TrimSpace(line), "network:") }
 	return isNetwork(lines[at]) && slices.ContainsFunc(lines[:at], isNetwork)
+}
+
+// The page installs the snapshot API in the version of the snapshotter that the chart brings.
+func TestSnapshotPageNamesTheVersionOfTheChart(t *testing.T) {
+	tag := regexp.MustCompile(`csi-snapshotter\n +tag: (\S+)`).FindSubmatch(must(os.ReadFile(chart + "/values.yaml")))
+	if tag == nil {
+		t.Fatal("values.yaml has no tag of csi-snapshotter")
+	}
+	named := regexp.MustCompile(`(?:\?ref=|snapshot-controller:)(v[0-9.]+)`).FindAllSubmatch(must(os.ReadFile("../../docs/tasks/take-snapshots.md")), -1)
+	if len(named) < 2 {
+		t.Errorf("take-snapshots.md names %d versions", len(named))
+	}
+	for _, version := range named {
+		if !bytes.Equal(version[1], tag[1]) {
+			t.Errorf("take-snapshots.md has %s, and the chart brings %s", version[0], tag[1])
+		}
+	}
 }
