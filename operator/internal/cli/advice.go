@@ -11,6 +11,7 @@ import (
 // Pages that say what to do.
 const (
 	pageReasons      = "docs/reference/reasons.md"
+	pageTargetImage  = "docs/tasks/change-the-target-image.md"
 	pageTarget       = "docs/troubleshooting/target-not-ready.md"
 	pagePoolFull     = "docs/troubleshooting/pool-full.md"
 	pageLost         = "docs/troubleshooting/volume-lost.md"

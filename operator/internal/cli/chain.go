@@ -104,8 +104,8 @@ type chain struct {
 	attached []storagev1.VolumeAttachment
 	pods     []corev1.Pod
 	events   []corev1.Event
-	// unread says what could not be read, and so is unknown.
-	unread []string
+	// classes of the cluster; nil if the claim has a volume, or they could not be read.
+	classes *storagev1.StorageClassList
 }
 
 // follow the chain of what an argument names.
@@ -123,6 +123,7 @@ func follow(ctx context.Context, api client.Reader, now time.Time, namespace, ar
 		return nil, err
 	}
 	c.listMembers()
+	c.readClasses(ctx, api)
 	c.readUsers(ctx, api)
 	c.readMachines(ctx, api)
 	c.readEvents(ctx, api)
@@ -222,13 +223,22 @@ func (c *chain) listMembers() {
 	}
 }
 
+// readClasses that the claim may be of, as long as it has no volume.
+func (c *chain) readClasses(ctx context.Context, api client.Reader) {
+	if c.claim == nil || c.claim.Status.Phase == corev1.ClaimBound {
+		return
+	}
+	var classes storagev1.StorageClassList
+	if c.read(ctx, api, "StorageClasses", &classes) {
+		c.classes = &classes
+	}
+}
+
 // readUsers of the volume: VolumeAttachments, and pods that name the claim.
 func (c *chain) readUsers(ctx context.Context, api client.Reader) {
 	if c.pv != nil {
 		var all storagev1.VolumeAttachmentList
-		if err := api.List(ctx, &all); err != nil {
-			c.unread = append(c.unread, "VolumeAttachments: "+err.Error())
-		}
+		c.read(ctx, api, "VolumeAttachments", &all)
 		for _, a := range all.Items {
 			if name := a.Spec.Source.PersistentVolumeName; name != nil && *name == c.pv.Name {
 				c.attached = append(c.attached, a)
@@ -239,9 +249,7 @@ func (c *chain) readUsers(ctx context.Context, api client.Reader) {
 		return
 	}
 	var pods corev1.PodList
-	if err := api.List(ctx, &pods, client.InNamespace(c.claimKey.Namespace)); err != nil {
-		c.unread = append(c.unread, "pods: "+err.Error())
-	}
+	c.read(ctx, api, "pods", &pods, client.InNamespace(c.claimKey.Namespace))
 	for _, pod := range pods.Items {
 		if usesClaim(&pod, c.claimKey.Name) {
 			c.pods = append(c.pods, pod)
@@ -283,7 +291,7 @@ func (c *chain) readMachines(ctx context.Context, api client.Reader) {
 // eventsOf selects Events by the UID of what they are about.
 const eventsOf = "involvedObject.uid"
 
-// readEvents about all objects of the chain, the newest last.
+// readEvents about all objects of the chain.
 func (c *chain) readEvents(ctx context.Context, api client.Reader) {
 	var about []types.UID
 	if c.claim != nil {
@@ -305,15 +313,38 @@ func (c *chain) readEvents(ctx context.Context, api client.Reader) {
 	}
 	for _, id := range slices.DeleteFunc(about, func(id types.UID) bool { return id == "" }) {
 		var events corev1.EventList
-		if err := api.List(ctx, &events, client.MatchingFields{eventsOf: string(id)}); err != nil {
-			c.unread = append(c.unread, "Events: "+err.Error())
+		if !c.read(ctx, api, "Events", &events, client.MatchingFields{eventsOf: string(id)}) {
 			break
 		}
 		c.events = append(c.events, events.Items...)
 	}
-	slices.SortStableFunc(c.events, func(a, b corev1.Event) int { return lastSeen(&a).Compare(lastSeen(&b)) })
-	c.events = c.events[max(0, len(c.events)-maxEvents):]
+	c.events = telling(c.events)
 }
+
+// telling are the Events that tell most: Warnings, then others, each the newest last.
+func telling(events []corev1.Event) []corev1.Event {
+	byTime(events)
+	var warnings, others []corev1.Event
+	for _, e := range events {
+		switch {
+		case noise(&e):
+		case e.Type == corev1.EventTypeWarning:
+			warnings = append(warnings, e)
+		default:
+			others = append(others, e)
+		}
+	}
+	warnings = warnings[max(0, len(warnings)-maxEvents):]
+	return append(warnings, others[max(0, len(others)-(maxEvents-len(warnings))):]...)
+}
+
+// byTime sorts Events, the newest last.
+func byTime(events []corev1.Event) {
+	slices.SortStableFunc(events, func(a, b corev1.Event) int { return lastSeen(&a).Compare(lastSeen(&b)) })
+}
+
+// noise is an Event that says nothing about volumes, and comes again and again.
+func noise(e *corev1.Event) bool { return e.Reason == "MissingClusterDNS" }
 
 // lastSeen is when an Event happened last.
 func lastSeen(e *corev1.Event) time.Time {

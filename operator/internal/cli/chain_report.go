@@ -296,13 +296,10 @@ func (c *chain) reportAttachment(h *v1alpha1.VolumeHost) AttachReport {
 }
 
 func reportPod(pod *corev1.Pod) PodReport {
-	r := PodReport{Name: pod.Namespace + "/" + pod.Name, Node: pod.Spec.NodeName, Phase: string(pod.Status.Phase)}
+	r := PodReport{Name: pod.Namespace + "/" + pod.Name, Node: pod.Spec.NodeName, Phase: string(pod.Status.Phase), Waiting: unscheduled(pod)}
 	for _, condition := range pod.Status.Conditions {
-		switch {
-		case condition.Type == corev1.PodReady:
+		if condition.Type == corev1.PodReady {
 			r.Ready = condition.Status == corev1.ConditionTrue
-		case condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse:
-			r.Waiting = strings.TrimSpace(condition.Reason + ": " + condition.Message)
 		}
 	}
 	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
@@ -322,10 +319,10 @@ func (c *chain) reportEvent(e *corev1.Event) EventReport {
 	return r
 }
 
-// message of an Event on one line.
+// message of an Event on one line; of a Warning, all of it.
 func (e EventReport) message(wide bool) string {
-	message := strings.Join(strings.Fields(e.Message), " ")
-	if wide {
+	message := oneLine(e.Message)
+	if wide || e.Type == corev1.EventTypeWarning {
 		return message
 	}
 	return text.Clip(message, maxEventMessage)

@@ -95,6 +95,7 @@ func newUsed() *used {
 			u.worker = node
 		}
 	}
+	u.others = append(u.others, classNamed("weft-fast", v1alpha1.DriverName))
 	u.tell("uid-v", "NvmfVolume", v.Name, v1alpha1.ReasonReplicaInSync, 2*time.Minute)
 	u.tell("uid-other", "NvmfVolume", "other", v1alpha1.ReasonReplicaLost, time.Minute)
 	return u
@@ -107,6 +108,17 @@ func (u *used) tell(about types.UID, kind, name, reason string, ago time.Duratio
 		InvolvedObject: corev1.ObjectReference{Kind: kind, Name: name, UID: about},
 		Type:           corev1.EventTypeNormal, Reason: reason, Message: "what\nhappened", Count: 3, LastTimestamp: metav1.NewTime(noon.Add(-ago)),
 	})
+}
+
+// warn with an Event a minute ago.
+func (u *used) warn(about types.UID, kind, name, reason, message string) {
+	u.others = append(u.others, warning(client.ObjectKey{Namespace: "databases", Name: name}, about, kind, reason, message))
+}
+
+// unbind the claim: its volume was not made.
+func (u *used) unbind() {
+	u.claim.Status.Phase, u.claim.Spec.VolumeName = corev1.ClaimPending, ""
+	u.pv, u.v, u.attached, u.replicas, u.mirror = nil, nil, nil, nil, nil
 }
 
 // objects that exist.
@@ -249,8 +261,9 @@ func TestVolumeTellsWhatIsWrong(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		change func(*used)
-		// want in the output, without repeated spaces.
+		// want in the output, without repeated spaces; not is not in it.
 		want []string
+		not  string
 		well bool
 	}{
 		"a claim that is not bound": {
@@ -267,6 +280,28 @@ func TestVolumeTellsWhatIsWrong(t *testing.T) {
 				u.v.Annotations = map[string]string{v1alpha1.PVCNamespaceKey: "databases", v1alpha1.PVCNameKey: "data"}
 			},
 			want: []string{"NvmfVolume: v-data 100Gi", "is not bound to a volume yet"}},
+		"a claim without a class": {
+			change: func(u *used) { u.unbind(); u.claim.Spec.StorageClassName = nil },
+			want:   []string{"- claim databases/data is not bound to a volume yet: it names no StorageClass, and the cluster has no default one; StorageClasses of weft: weft-fast; see"}},
+		"a claim of a class that does not exist": {
+			change: func(u *used) { u.unbind(); u.claim.Spec.StorageClassName = new("weft-fats") },
+			want:   []string{"is not bound to a volume yet: StorageClass weft-fats does not exist; StorageClasses of weft: weft-fast; see"}},
+		"a claim that the driver refuses": {
+			change: func(u *used) {
+				u.unbind()
+				u.warn("uid-claim", "PersistentVolumeClaim", "data", "ProvisioningFailed", `infeasible error. rpc error: code = InvalidArgument desc = StorageClass parameters: `+strings.Repeat("wrong, ", 40)+"all of it")
+				u.warn("uid-pod", "Pod", "db-0", "MissingClusterDNS", "no DNS")
+				u.tell("uid-claim", "PersistentVolumeClaim", "data", "ExternalProvisioning", time.Second)
+			},
+			want: []string{"not bound to a volume yet: infeasible error. StorageClass parameters: wrong,",
+				"MESSAGE\n60s Warning ProvisioningFailed PersistentVolumeClaim/data infeasible error. StorageClass parameters: " + strings.Repeat("wrong, ", 40) + "all of it\n1s (x3) Normal"},
+			not: "MissingClusterDNS"},
+		"a pod whose image cannot be pulled": {
+			change: func(u *used) {
+				u.pod.Status.Phase, u.pod.Status.Conditions = corev1.PodPending, nil
+				u.pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "app", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "Back-off pulling image \"busybox:1.37\""}}}}
+			},
+			want: []string{"- pod databases/db-0 waits: the image of container app cannot be pulled (this is not a problem of the volume): Back-off pulling image \"busybox:1.37\"\n"}, not: pagePod},
 		"a PersistentVolume that is gone": {
 			change: func(u *used) { u.pv, u.v, u.attached, u.replicas = nil, nil, nil, nil },
 			want:   []string{"- the PersistentVolume pv-data of claim databases/data does not exist; see docs/tasks/recover-a-deleted-volume.md"}},
@@ -367,6 +402,9 @@ func TestVolumeTellsWhatIsWrong(t *testing.T) {
 				if !strings.Contains(spaces.ReplaceAllString(out, " "), w) {
 					t.Errorf("want %q in:\n%s", w, out)
 				}
+			}
+			if c.not != "" && strings.Contains(out, c.not) {
+				t.Errorf("do not want %q in:\n%s", c.not, out)
 			}
 		})
 	}

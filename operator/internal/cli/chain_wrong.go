@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -32,7 +33,11 @@ func (c *chain) wrong() []Problem {
 		said = append(said, wrongRequest(&c.attached[i])...)
 	}
 	for i := range c.pods {
-		if p := reportPod(&c.pods[i]); p.Waiting != "" {
+		p := reportPod(&c.pods[i])
+		switch container, why := lacksImage(&c.pods[i]); {
+		case container != "":
+			said = append(said, Problem{Message: fmt.Sprintf("pod %s waits: the image of container %s cannot be pulled (this is not a problem of the volume): %s", p.Name, container, why)})
+		case p.Waiting != "":
 			said = append(said, Problem{fmt.Sprintf("pod %s waits: %s", p.Name, p.Waiting), "see " + pagePod})
 		}
 	}
@@ -53,7 +58,7 @@ func (c *chain) wrongClaim() []Problem {
 	case c.claim.Status.Phase == corev1.ClaimLost || c.claim.Spec.VolumeName != "" && c.pv == nil:
 		return []Problem{{fmt.Sprintf("the PersistentVolume %s of claim %s does not exist", c.claim.Spec.VolumeName, c.claimKey), "see " + pageRecover}}
 	case c.claim.Status.Phase != corev1.ClaimBound:
-		return []Problem{{fmt.Sprintf("claim %s is not bound to a volume yet%s", c.claimKey, c.lastFailure()), "see " + pagePending}}
+		return []Problem{{fmt.Sprintf("claim %s is not bound to a volume yet%s", c.claimKey, c.whyUnbound()), "see " + pagePending}}
 	}
 	for _, condition := range c.claim.Status.Conditions {
 		if condition.Type == corev1.PersistentVolumeClaimFileSystemResizePending || condition.Type == corev1.PersistentVolumeClaimResizing {
@@ -63,17 +68,13 @@ func (c *chain) wrongClaim() []Problem {
 	return nil
 }
 
-// provisioningFailed is the reason of the Events that csi-provisioner writes on a claim.
-const provisioningFailed = "ProvisioningFailed"
-
-// lastFailure to make the volume of a claim, as csi-provisioner told it; empty if it told of none.
-func (c *chain) lastFailure() string {
-	for i := range slices.Backward(c.events) {
-		if e := &c.events[i]; e.Reason == provisioningFailed && e.InvolvedObject.UID == c.claim.UID {
-			return ": " + c.reportEvent(e).message(true)
-		}
+// whyUnbound is the claim without a volume, after a colon; "" if nothing says it.
+func (c *chain) whyUnbound() string {
+	why := ""
+	if c.classes != nil {
+		why = lacksClass(c.claim, c.classes.Items)
 	}
-	return ""
+	return cmp.Or(why, lastFailure(c.events, c.claim.UID))
 }
 
 // wrongVolume tells what the NvmfVolume itself lacks.
@@ -212,10 +213,10 @@ func (c *chain) conditionsThatMatter() []corev1.NodeConditionType {
 func wrongRequest(a *storagev1.VolumeAttachment) []Problem {
 	var said []Problem
 	if e := a.Status.AttachError; e != nil && !a.Status.Attached {
-		said = append(said, Problem{fmt.Sprintf("attaching to node %s fails: %s", a.Spec.NodeName, e.Message), "see " + pagePod})
+		said = append(said, Problem{fmt.Sprintf("attaching to node %s fails: %s", a.Spec.NodeName, oneLine(e.Message)), "see " + pagePod})
 	}
 	if e := a.Status.DetachError; e != nil {
-		said = append(said, Problem{fmt.Sprintf("detaching from node %s fails: %s", a.Spec.NodeName, e.Message), "see " + pageTerminating})
+		said = append(said, Problem{fmt.Sprintf("detaching from node %s fails: %s", a.Spec.NodeName, oneLine(e.Message)), "see " + pageTerminating})
 	}
 	return said
 }

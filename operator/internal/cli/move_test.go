@@ -45,7 +45,9 @@ func newRig(t *testing.T, objects ...client.Object) *rig {
 		objects = append(objects, storageNode(name))
 	}
 	byUID := func(o client.Object) []string { return []string{string(o.(*corev1.Event).InvolvedObject.UID)} }
-	r := &rig{t: t, api: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithIndex(&corev1.Event{}, eventsOf, byUID).Build(), now: noon}
+	byPhase := func(o client.Object) []string { return []string{string(o.(*corev1.Pod).Status.Phase)} }
+	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithIndex(&corev1.Event{}, eventsOf, byUID).WithIndex(&corev1.Pod{}, phaseOfPod, byPhase).Build()
+	r := &rig{t: t, api: api, now: noon}
 	r.ctx, r.interrupt = context.WithCancel(t.Context())
 	t.Cleanup(r.interrupt)
 	return r

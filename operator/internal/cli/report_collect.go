@@ -204,6 +204,7 @@ func (r *reporter) collectTables(ctx context.Context, b *bundle) {
 	wide := &output{format: outputWide}
 	var status, pools, drives, snapshots bytes.Buffer
 	f.wide = true
+	f.lookAround(ctx, r.api)
 	f.overview(newTable(&status)) // a buffer takes everything
 	err = errors.Join(f.listPools(nil, sortByName).show(&pools, wide), f.listDrives(nil).show(&drives, wide), f.listSnapshots(nil, readContents(ctx, r.api)).show(&snapshots, wide))
 	if err != nil {

@@ -59,6 +59,7 @@ Exit codes:
 		if err != nil {
 			return unread(err)
 		}
+		s.lookAround(cmd.Context(), api)
 		return s.show(cmd.OutOrStdout(), format, args)
 	}
 	return cmd
@@ -98,6 +99,13 @@ type status struct {
 	mirrors  []v1alpha1.NvmfMirror
 	// claims of the volumes as NAMESPACE/NAME, from their PersistentVolumes; nil when these were not read.
 	claims map[string]string
+	// waiting are claims that do not get a volume of weft, unready the pods of weft that are not Ready.
+	waiting []waitingClaim
+	unready []unreadyPod
+	// imageless says of nodes why the image of their target pod cannot be pulled.
+	imageless map[string]string
+	// unread is what could not be looked at, and why.
+	unread []string
 	// unwell: something was printed that is not well.
 	unwell bool
 	// wide tables are wanted.
@@ -119,6 +127,15 @@ func look(ctx context.Context, api client.Reader, now time.Time) (*status, error
 		}
 	}
 	return &status{now: now, targets: targets.Items, nodes: nodes.Items, volumes: volumes.Items, replicas: replicas.Items, mirrors: mirrors.Items}, nil
+}
+
+// lookAround reads what is not weft's, but tells whether weft works: claims, and the pods that weft runs in. What may
+// not be read is noted.
+func (s *status) lookAround(ctx context.Context, api client.Reader) {
+	s.readClaims(ctx, api)
+	s.explainClaims(ctx, api)
+	s.readPods(ctx, api)
+	s.explainPods(ctx, api)
 }
 
 func (s *status) names() []string {
@@ -395,6 +412,9 @@ func (s *status) printRollouts(t *table, targets []v1alpha1.NvmfTarget, nodes []
 func (s *status) printProblems(t *table, problems []string) {
 	s.unwell = s.unwell || len(problems) > 0
 	t.line("")
+	for _, u := range s.unread {
+		t.line("Unknown, because it could not be read: %s", u)
+	}
 	if len(problems) == 0 {
 		t.line("No problems found.")
 		return
@@ -406,14 +426,15 @@ func (s *status) printProblems(t *table, problems []string) {
 }
 
 // problems are all conditions that are not well: of these targets and nodes, and of the replicas whose target and node
-// concern.
+// concern; and the claims and pods of weft that wait.
 func (s *status) problems(targets []v1alpha1.NvmfTarget, nodes []v1alpha1.NvmfNode, concern func(target, node string) bool) []string {
 	var said []string
 	for _, t := range targets {
 		said = append(said, unwell("NvmfTarget "+t.Name, t.Status.Conditions)...)
 	}
 	for _, n := range nodes {
-		said = append(said, unwell("NvmfNode "+n.Name, relevant(n))...)
+		said = append(said, s.imageProblem(&n)...)
+		said = append(said, unwell("NvmfNode "+n.Name, s.notFollowing(n.Name, relevant(n)))...)
 		for _, p := range n.Status.Pools {
 			if p.Reason != "" {
 				said = append(said, fmt.Sprintf("NvmfNode %s, pool %s: %s: %s", n.Name, p.Device, p.Reason, p.Message))
@@ -425,8 +446,7 @@ func (s *status) problems(targets []v1alpha1.NvmfTarget, nodes []v1alpha1.NvmfNo
 			}
 		}
 	}
-	said = append(said, orphans(nodes)...)
-	return append(said, s.volumeProblems(concern)...)
+	return slices.Concat(said, s.podProblems(concern), orphans(nodes), s.volumeProblems(concern), s.claimProblems(concern))
 }
 
 // volumeProblems are told of the first volumes that have some, the rest is counted.
@@ -446,7 +466,7 @@ func (s *status) volumeProblems(concern func(target, node string) bool) []string
 			byVolume[of] = append(byVolume[of], fmt.Sprintf("NvmfVolume %s does not exist, but its NvmfReplica %s on node %s has its data; "+
 				"recover it as described in docs/tasks/recover-a-deleted-volume.md", of, r.Name, r.Spec.Node))
 		}
-		byVolume[of] = append(byVolume[of], unwell(fmt.Sprintf("%s, NvmfReplica %s", s.titled(of), r.Name), r.Status.Conditions)...)
+		byVolume[of] = append(byVolume[of], unwell(fmt.Sprintf("%s, NvmfReplica %s", s.titled(of), r.Name), s.notFollowing(r.Spec.Node, r.Status.Conditions))...)
 	}
 	for _, v := range s.volumes {
 		deleted := !v.DeletionTimestamp.IsZero()

@@ -20,6 +20,8 @@ type StatusReport struct {
 	OldKeys []string `json:"oldKeys,omitempty"`
 	// Problems in words, as the table has them.
 	Problems []string `json:"problems"`
+	// Unknown: what could not be read.
+	Unknown []string `json:"unknown,omitempty"`
 }
 
 // TargetReport is one NvmfTarget.
@@ -70,7 +72,7 @@ type MoveReport struct {
 func (s *status) report(args []string) StatusReport {
 	all := len(args) == 0
 	is := func(name string) bool { return all || name == args[0] }
-	r := StatusReport{Targets: []TargetReport{}, Nodes: []NodeReport{}, Problems: []string{}}
+	r := StatusReport{Targets: []TargetReport{}, Nodes: []NodeReport{}, Problems: []string{}, Unknown: s.unread}
 	var targets []v1alpha1.NvmfTarget
 	var nodes []v1alpha1.NvmfNode
 	for _, t := range s.targets {
