@@ -416,7 +416,7 @@ func TestChangeTheNumberOfReplicas(t *testing.T) {
 	shared.VolumeCapability = block(csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER)
 	publishAs(t, m.service(), shared)
 	expectError(t, modify("2"), codes.InvalidArgument, "while nodes share it")
-	expectError(t, modify("3"), codes.InvalidArgument, "not a whole number from 1 to 2")
+	expectError(t, modify("3"), codes.InvalidArgument, "weft keeps 1 or 2 copies of a volume")
 	m.move(m.id+"-0", "")
 	m.waits("nodes share the volume")
 	m.cancel()

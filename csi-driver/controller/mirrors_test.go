@@ -289,7 +289,7 @@ func TestReplicasGoToDifferentNodes(t *testing.T) {
 	expectError(t, err, codes.InvalidArgument, "more than one replica", "one node at a time")
 	shared.Parameters["replicas"] = "3"
 	_, err = s.CreateVolume(within(t, enough), shared)
-	expectError(t, err, codes.InvalidArgument, `replicas: "3" is not a whole number from 1 to 2`)
+	expectError(t, err, codes.InvalidArgument, `replicas: "3" is not possible; weft keeps 1 or 2 copies of a volume`)
 }
 
 // A CreateVolume that ends at any of its writes, sent or not, is carried through by the next; nothing stays behind.

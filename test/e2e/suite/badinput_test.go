@@ -27,7 +27,7 @@ var _ = Describe("Bad input", func() {
 		}
 		class("no-target", nil, "target is required; set it to the name of an NvmfTarget")
 		class("unknown-target", map[string]string{"target": "fsat"}, `NvmfTarget "fsat" not found; existing targets: fast`)
-		class("unknown-parameter", map[string]string{"target": "fast", "ioQueue": "4"}, `"ioQueue" is unknown; supported parameters: target, transport, ioQueues,`)
+		class("unknown-parameter", map[string]string{"target": "fast", "ioQueue": "4"}, `"ioQueue" is unknown; you may mean ioQueues; supported parameters: target, transport, ioQueues,`)
 		class("number-out-of-bounds", map[string]string{"target": "fast", "ioQueues": "0"}, `ioQueues: "0" is not a whole number from 1 to`)
 		class("wrong-transport", map[string]string{"target": "fast", "transport": "FC"}, `"FC" is not a transport; use TCP, RDMA`)
 		class("unknown-filesystem", map[string]string{"target": "fast", "csi.storage.k8s.io/fstype": "ntfs"}, `filesystem "ntfs" is not supported; use ext4 or xfs`)

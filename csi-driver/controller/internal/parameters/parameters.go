@@ -143,8 +143,10 @@ var setters = slices.Concat(fixedSetters, qosSetters)
 // replicaSetters set what may change later, too.
 var replicaSetters = []setter{
 	{Replicas, func(p *Parameters, v string) (err error) {
-		p.Replicas, err = integer(Replicas, v, 1, v1alpha1.MaxReplicas)
-		return err
+		if p.Replicas, err = integer(Replicas, v, 1, v1alpha1.MaxReplicas); err != nil {
+			return fmt.Errorf("%s: %q is not possible; weft keeps 1 or %d copies of a volume", Replicas, v, v1alpha1.MaxReplicas)
+		}
+		return nil
 	}},
 	{ReplaceLostReplicaAfter, func(p *Parameters, v string) (err error) {
 		p.ReplaceLostReplicaAfterMinutes, err = replaceLostAfter(v)
@@ -272,23 +274,60 @@ func apply(p *Parameters, m map[string]string, listed, silent []setter) (problem
 			}
 		}
 	}
+	names := make([]string, len(listed))
+	for i, s := range listed {
+		names[i] = s.key
+	}
+	list := false
 	for _, k := range slices.Sorted(maps.Keys(m)) {
-		if !known[k] {
-			problems = append(problems, unknownProblem(k, listed))
+		if known[k] {
+			continue
 		}
+		problem, sure := unknownProblem(k, names)
+		problems, list = append(problems, problem), list || !sure
+	}
+	if list {
+		problems = append(problems, "supported parameters: "+strings.Join(names, ", "))
 	}
 	return problems
 }
 
-func unknownProblem(key string, setters []setter) string {
-	names := make([]string, len(setters))
-	for i, s := range setters {
-		if strings.EqualFold(s.key, key) {
-			return fmt.Sprintf("%q is unknown; use %s", key, s.key)
+// unknownProblem says of a key that it is unknown, and which of the names is near; sure: it is that name.
+func unknownProblem(key string, names []string) (problem string, sure bool) {
+	low := strings.ToLower(key)
+	near := ""
+	for _, name := range names {
+		n := strings.ToLower(name)
+		switch {
+		case n == low:
+			return fmt.Sprintf("%q is unknown; use %s", key, name), true
+		case len(name) > len(near) && (strings.Contains(low, n) || len(key) >= shortestHint && strings.Contains(n, low) || similar(low, n)):
+			near = name
 		}
-		names[i] = s.key
 	}
-	return fmt.Sprintf("%q is unknown; supported parameters: %s", key, strings.Join(names, ", "))
+	if near != "" {
+		return fmt.Sprintf("%q is unknown; you may mean %s", key, near), false
+	}
+	return fmt.Sprintf("%q is unknown", key), false
+}
+
+// shortestHint is how long a key is at least that hints at a longer name.
+const shortestHint = 4
+
+// similar words have the same letters, or all but two of them in the same places from their beginning and their end.
+func similar(a, b string) bool {
+	if len(a) > len(b) {
+		a, b = b, a
+	}
+	from := 0
+	for from < len(a) && a[from] == b[from] {
+		from++
+	}
+	to := 0
+	for to < len(a)-from && a[len(a)-1-to] == b[len(b)-1-to] {
+		to++
+	}
+	return len(b)-from-to <= 2
 }
 
 func integer(key, v string, low, high int64) (int32, error) {

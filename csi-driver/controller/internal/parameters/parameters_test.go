@@ -77,15 +77,18 @@ func TestParseSaysWhatToWriteInstead(t *testing.T) {
 		in   map[string]string
 		want []string
 	}{
-		"I/Os between two steps":       {map[string]string{Target: "t", IOPS: "2500"}, []string{`iops: "2500" is not a multiple of 1000; use 2000 or 3000`}},
-		"too few I/Os":                 {map[string]string{Target: "t", IOPS: "0"}, []string{`iops: "0" is not a whole number from 1000 to 100000000; remove it for no limit`}},
-		"bandwidth between two steps":  {map[string]string{Target: "t", Bandwidth: "100M"}, []string{`bandwidth: "100M" is not a multiple of 1Mi; use 95Mi or 96Mi`}},
-		"a fraction of a byte":         {map[string]string{Target: "t", ReadBandwidth: "1048576.5"}, []string{`readBandwidth: "1048576.5" is not a multiple of 1Mi; use 1Mi or 2Mi`}},
-		"no bandwidth":                 {map[string]string{Target: "t", WriteBandwidth: "fast"}, []string{`writeBandwidth: "fast" is not a number of bytes per second from 1Mi to 1Ti; remove it for no limit`}},
-		"nothing":                      {nil, []string{"target is required; set it to the name of an NvmfTarget"}},
-		"empty target":                 {map[string]string{Target: ""}, []string{"target is empty"}},
-		"replicas":                     {map[string]string{Target: "t", "replicas": "3"}, []string{`replicas: "3" is not a whole number from 1 to 2`}},
-		"unknown":                      {map[string]string{Target: "t", "copies": "3"}, []string{`"copies" is unknown; supported parameters: target, transport, ioQueues, queueDepth, ctrlLossTimeout, replicas, replaceLostReplicaAfter, deviceClass, zones, zoneLabel, placement, encrypted, csi.storage.k8s.io/fstype`}},
+		"I/Os between two steps":      {map[string]string{Target: "t", IOPS: "2500"}, []string{`iops: "2500" is not a multiple of 1000; use 2000 or 3000`}},
+		"too few I/Os":                {map[string]string{Target: "t", IOPS: "0"}, []string{`iops: "0" is not a whole number from 1000 to 100000000; remove it for no limit`}},
+		"bandwidth between two steps": {map[string]string{Target: "t", Bandwidth: "100M"}, []string{`bandwidth: "100M" is not a multiple of 1Mi; use 95Mi or 96Mi`}},
+		"a fraction of a byte":        {map[string]string{Target: "t", ReadBandwidth: "1048576.5"}, []string{`readBandwidth: "1048576.5" is not a multiple of 1Mi; use 1Mi or 2Mi`}},
+		"no bandwidth":                {map[string]string{Target: "t", WriteBandwidth: "fast"}, []string{`writeBandwidth: "fast" is not a number of bytes per second from 1Mi to 1Ti; remove it for no limit`}},
+		"nothing":                     {nil, []string{"target is required; set it to the name of an NvmfTarget"}},
+		"empty target":                {map[string]string{Target: ""}, []string{"target is empty"}},
+		"replicas":                    {map[string]string{Target: "t", "replicas": "3"}, []string{`replicas: "3" is not possible; weft keeps 1 or 2 copies of a volume`}},
+		"unknown":                     {map[string]string{Target: "t", "copies": "3"}, []string{`"copies" is unknown; supported parameters: target, transport, ioQueues, queueDepth, ctrlLossTimeout, replicas, replaceLostReplicaAfter, deviceClass, zones, zoneLabel, placement, encrypted, csi.storage.k8s.io/fstype`}},
+		"several unknown": {map[string]string{Target: "t", "numberOfReplicas": "3", "fsType": "xfs", "staleReplicaTimeout": "1", "transprot": "TCP", "IOPS": "1000"}, []string{
+			`"IOPS" is unknown; use iops; "fsType" is unknown; you may mean csi.storage.k8s.io/fstype; "numberOfReplicas" is unknown; you may mean replicas; ` +
+				`"staleReplicaTimeout" is unknown; "transprot" is unknown; you may mean transport; supported parameters: target, transport,`}},
 		"wrong case":                   {map[string]string{Target: "t", "ioqueues": "3"}, []string{`"ioqueues" is unknown; use ioQueues`}},
 		"lower-case transport":         {map[string]string{Target: "t", Transport: "tcp"}, []string{`"tcp" is not a transport; use TCP, RDMA, or RDMA,TCP for both`}},
 		"empty transport":              {map[string]string{Target: "t", Transport: ""}, []string{`"" is not a transport; use TCP, RDMA`}},
@@ -238,7 +241,7 @@ func TestParseMutable(t *testing.T) {
 		"nothing":           {nil, Mutable{}, ""},
 		"limits":            {map[string]string{"iops": "3000", "readBandwidth": "1Mi"}, Mutable{QoS: &v1alpha1.VolumeQoS{IOPS: new(int64(3000)), ReadBandwidthMiBps: new(int64(1))}}, ""},
 		"replicas":          {map[string]string{"replicas": "2"}, Mutable{Replicas: 2}, ""},
-		"too many replicas": {map[string]string{"replicas": "3"}, Mutable{}, `replicas: "3" is not a whole number from 1 to 2`},
+		"too many replicas": {map[string]string{"replicas": "3"}, Mutable{}, `replicas: "3" is not possible; weft keeps 1 or 2 copies of a volume`},
 		"replaced later":    {map[string]string{"replaceLostReplicaAfter": "1h30m"}, Mutable{ReplaceLostReplicaAfterMinutes: 90}, ""},
 		"never replaced":    {map[string]string{"replaceLostReplicaAfter": "never"}, Mutable{ReplaceLostReplicaAfterMinutes: v1alpha1.ReplaceLostNever}, ""},
 		"between steps":     {map[string]string{"iops": "2500"}, Mutable{}, "VolumeAttributesClass parameters: iops: \"2500\" is not a multiple of 1000"},

@@ -186,7 +186,11 @@ func (x *Index) Choose(req Request) (string, error) {
 	// Those of a view do not fit, or one of them would have been chosen.
 	fits := slices.IndexFunc(candidates, func(c Candidate) bool { return c.LargestBytes >= req.SizeBytes })
 	if fits < 0 {
-		return "", &NoRoomError{Request: req, Candidates: candidates, Refusals: refusals}
+		noRoom := &NoRoomError{Request: req, Candidates: candidates, Refusals: refusals}
+		for _, c := range candidates {
+			noRoom.DriveBytes = max(noRoom.DriveBytes, largestDrive(x.nodes[c.Node], req, &x.ledger))
+		}
+		return "", noRoom
 	}
 	return candidates[fits].Node, nil
 }

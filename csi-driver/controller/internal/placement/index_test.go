@@ -44,7 +44,13 @@ func chooseFromAll(req Request, nodes []v1alpha1.NvmfNode, ledger *Ledger) (stri
 	}
 	fit := slices.DeleteFunc(slices.Clone(can), func(c Candidate) bool { return c.LargestBytes < req.SizeBytes })
 	if len(fit) == 0 {
-		return "", &NoRoomError{Request: req, Candidates: can, Refusals: refusals}
+		noRoom := &NoRoomError{Request: req, Candidates: can, Refusals: refusals}
+		for i := range nodes {
+			if slices.ContainsFunc(can, func(c Candidate) bool { return c.Node == nodes[i].Name }) {
+				noRoom.DriveBytes = max(noRoom.DriveBytes, largestDrive(&nodes[i], req, ledger))
+			}
+		}
+		return "", noRoom
 	}
 	return slices.MinFunc(fit, func(a, b Candidate) int {
 		return cmp.Or(cmp.Compare(req.together(a.Node), req.together(b.Node)), cmp.Compare(req.distance(a.Node), req.distance(b.Node)),

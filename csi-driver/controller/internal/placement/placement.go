@@ -163,6 +163,8 @@ type NoRoomError struct {
 	Request    Request
 	Candidates []Candidate
 	Refusals   []Refusal
+	// DriveBytes that a volume has at most on the largest drive of the candidates, when that is empty.
+	DriveBytes int64
 }
 
 func (e *NoRoomError) Error() string {
@@ -176,7 +178,12 @@ func (e *NoRoomError) Error() string {
 	for _, r := range e.Refusals {
 		has = append(has, r.Node+": "+r.Reason)
 	}
-	return fmt.Sprintf("no drive of target %q has enough space for a volume of %s%s: %s", e.Request.Target, bytes(e.Request.SizeBytes), ofClass(e.Request.DeviceClass)+withBlocks(e.Request.BlockBytes), list(has))
+	larger := ""
+	if e.DriveBytes > 0 && e.DriveBytes < e.Request.SizeBytes {
+		larger = fmt.Sprintf("; the largest drive has %s, and a volume is on one drive", bytes(e.DriveBytes))
+	}
+	return fmt.Sprintf("no drive of target %q has enough space for a volume of %s%s: %s%s",
+		e.Request.Target, bytes(e.Request.SizeBytes), ofClass(e.Request.DeviceClass)+withBlocks(e.Request.BlockBytes), list(has), larger)
 }
 
 // listed nodes in an error: an Event's message has at most 1024 bytes.
@@ -435,6 +442,17 @@ func room(n *v1alpha1.NvmfNode, req Request, ledger *Ledger) Candidate {
 		c.LargestBytes = max(c.LargestBytes, s.largest())
 	}
 	return c
+}
+
+// largestDrive of a node that a request may go to: the data of a volume that fills it.
+func largestDrive(n *v1alpha1.NvmfNode, req Request, ledger *Ledger) int64 {
+	var most int64
+	for d, s := range ledger.left(n) {
+		if req.among(d, s) && !s.cordoned {
+			most = max(most, s.dataIn(s.total))
+		}
+	}
+	return most
 }
 
 // mostFree pool of a class, or of all when that is empty, that is not cordoned, of those that can hold a volume of this

@@ -235,7 +235,7 @@ func TestChooseSaysWhyNot(t *testing.T) {
 				node("a", pool("d1", 5*gi), pool("d2", 5*gi)), node("b"),
 				node("c", condition(v1alpha1.ConditionAgentAlive, metav1.ConditionFalse, v1alpha1.ReasonAgentSilent, "")),
 			}, true,
-			[]string{`no drive of target "fast" has enough space for a volume of 6Gi: a: at most 5Gi; b: at most 0; c: its agent is silent`},
+			[]string{`no drive of target "fast" has enough space for a volume of 6Gi: a: at most 5Gi; b: at most 0; c: its agent is silent`, "; the largest drive has 5Gi, and a volume is on one drive"},
 		},
 		"the only node said it has no room": {
 			Request{Target: "fast", SizeBytes: gi, Avoid: []string{"a"}}, []v1alpha1.NvmfNode{node("a", pool("d1", 5*gi))}, true,
