@@ -531,7 +531,7 @@ type DeviceFile struct {
 	// reserved. Immutable: another file would be an empty pool.
 	// +kubebuilder:validation:MaxLength=255
 	// +kubebuilder:validation:XValidation:rule="!self.matches('^/var/lib/weft/(agent|pools|spdk)(/|$)')",message="devices.file.path: agent, pools and spdk under /var/lib/weft are reserved; use another name, such as /var/lib/weft/pool.img"
-	// +kubebuilder:validation:Pattern=`^/var/lib/weft/([A-Za-z0-9][A-Za-z0-9._-]*/)*[A-Za-z0-9][A-Za-z0-9._-]*$`
+	// +kubebuilder:validation:XValidation:rule="self.matches('^/var/lib/weft/([A-Za-z0-9][A-Za-z0-9._-]*/)*[A-Za-z0-9][A-Za-z0-9._-]*$')",message="devices.file.path must be a file under /var/lib/weft, such as /var/lib/weft/pool.img; names of directories and the file have letters, digits, '.', '_' and '-', and begin with a letter or digit"
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="devices.file.path is immutable: another file would be an empty pool; create a second NvmfTarget"
 	// +required
 	Path string `json:"path"`

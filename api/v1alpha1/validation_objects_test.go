@@ -111,7 +111,7 @@ func nodeRules() []validation {
 		field{base: node, path: "spec.plan.drives[0].serial", edit: `spec: {plan: {drives: [{id: a, serial: %s}]}}`, good: []string{long(64)},
 			bad: map[string]string{long(65): "may not be more than 64"}},
 		field{base: node, path: "spec.plan.file.path", edit: `spec: {plan: {file: {size: 1Gi, path: %s}}}`, good: []string{"/var/lib/weft/a"},
-			bad: map[string]string{"/etc/passwd": "should match", "/var/lib/weft/pools/a": "are reserved", "/var/lib/weft/" + long(242): "may not be more than 255"}},
+			bad: map[string]string{"/etc/passwd": "must be a file under /var/lib/weft", "/var/lib/weft/pools/a": "are reserved", "/var/lib/weft/" + long(242): "may not be more than 255"}},
 		field{base: node, path: "spec.plan.file.size", edit: `spec: {plan: {file: {path: /var/lib/weft/a, size: %s}}}`, good: []string{"1Gi", "1073741824"},
 			bad: map[string]string{"1073741823": "devices.file.size must be at least 1Gi", "17Ti": "devices.file.size must be at most 16Ti", "much": "should match"}},
 	))

@@ -316,7 +316,7 @@ func targetBounds() []validation {
 			bad:  map[string]string{"/dev/nvme0n1": "should match", "/dev/disk/by-id/" + long(240): "may not be more than 255"}},
 		field{base: target, path: "spec.devices.file.path", edit: `spec: {devices: {file: {path: %s}}}`,
 			good: []string{"/var/lib/weft/a", "/var/lib/weft/files/a.img", "/var/lib/weft/pools.img"},
-			bad: map[string]string{"/var/lib/weft/agent": "are reserved", "/var/lib/weft/pools": "are reserved", "/var/lib/weft/pools/a.img": "are reserved", "/var/lib/weft/spdk/pools/a": "are reserved", "/var/lib/weft/": "should match", "/etc/passwd": "should match", "/var/lib/weft/../../etc/passwd": "should match", "/var/lib/weft/.a": "should match",
+			bad: map[string]string{"/var/lib/weft/agent": "are reserved", "/var/lib/weft/pools": "are reserved", "/var/lib/weft/pools/a.img": "are reserved", "/var/lib/weft/spdk/pools/a": "are reserved", "/var/lib/weft/": "must be a file under /var/lib/weft", "/etc/passwd": "must be a file under /var/lib/weft", "/var/lib/weft/../../etc/passwd": "must be a file under /var/lib/weft", "/var/lib/weft/.a": "must be a file under /var/lib/weft",
 				"/var/lib/weft/" + long(242): "may not be more than 255"}},
 		field{base: target, path: "spec.devices.file.size", edit: `spec: {devices: {file: {size: %s}}}`,
 			good: []string{"1Gi", "1073741824", `"1073741824"`, "1T", "16Ti"},

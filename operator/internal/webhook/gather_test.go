@@ -140,7 +140,7 @@ func TestJudgesAsIfAllWereGathered(t *testing.T) {
 		nodes := gather.Claims(all.Nodes)
 		after := claim.Prospects(target, all.Targets, nodes)
 		worse := old == nil || claim.Worse(claim.Prospects(old, all.Targets, nodes), after)
-		want, wantErr := response(after, func() bool { return worse })
+		want, wantErr := response(target, after, func() bool { return worse })
 		if wantErr == nil && old != nil && target.Spec.OverProvisioningPercent < old.Spec.OverProvisioningPercent {
 			want = append(want, overPromised(target, nodes)...)
 		}

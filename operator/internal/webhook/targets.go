@@ -90,7 +90,7 @@ func (v *Targets) judge(ctx context.Context, old, target *v1alpha1.NvmfTarget) (
 		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("cannot check whether a node can serve NvmfTarget %s, because the nodes could not be read: %v", target.Name, err))
 	}
 	after := claim.Prospects(target, targets, nodes)
-	warnings, err := response(after, func() bool { // only where no node can hold the target does it matter how it was before
+	warnings, err := response(target, after, func() bool { // only where no node can hold the target does it matter how it was before
 		return old == nil || claim.Worse(claim.Prospects(old, targets, nodes), after)
 	})
 	if err == nil && old != nil && target.Spec.OverProvisioningPercent < old.Spec.OverProvisioningPercent {
@@ -147,10 +147,10 @@ func overPromised(target *v1alpha1.NvmfTarget, nodes []claim.Node) admission.War
 
 // response to a target, from how each node would fare with it. It asks whether that is worse than what is stored only
 // when this decides.
-func response(prospects []claim.Prospect, worse func() bool) (admission.Warnings, error) {
+func response(target *v1alpha1.NvmfTarget, prospects []claim.Prospect, worse func() bool) (admission.Warnings, error) {
 	matching := slices.DeleteFunc(slices.Clone(prospects), func(p claim.Prospect) bool { return !p.Matches })
 	if len(matching) == 0 {
-		return admission.Warnings{"no node matches spec.nodeSelector yet; label the nodes that should serve"}, nil
+		return admission.Warnings{"no node matches spec.nodeSelector yet " + claim.LabelNodes(&target.Spec.NodeSelector)}, nil
 	}
 	cannot, unknown := with(matching, claim.CannotHold), with(matching, claim.Unknown)
 	if len(cannot) == len(matching) && worse() {

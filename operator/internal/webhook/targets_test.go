@@ -75,7 +75,7 @@ func TestVerdict(t *testing.T) {
 		"a long story": {prospects: []claim.Prospect{cannot("n1", strings.Repeat("long ", 1000))}, refused: "long lo...; run kubectl"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			warnings, err := response(c.prospects, func() bool { return !c.noWorse })
+			warnings, err := response(&v1alpha1.NvmfTarget{}, c.prospects, func() bool { return !c.noWorse })
 			if (err != nil) != (c.refused != "") || err != nil && !strings.Contains(err.Error(), c.refused) {
 				t.Errorf("refused with %v, want %q", err, c.refused)
 			}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/internal/text"
+	"github.com/weft-storage/weft/operator/internal/claim"
 )
 
 const (
@@ -75,7 +76,7 @@ func nothingMatches(o observation) *metav1.Condition {
 		return nil
 	}
 	return isFalse(v1alpha1.ReasonNoNodeMatches,
-		"no node matches spec.nodeSelector; label the nodes that should serve"+keptNote(o))
+		"no node matches spec.nodeSelector "+claim.LabelNodes(&o.target.Spec.NodeSelector)+keptNote(o))
 }
 
 func nothingCapable(o observation) *metav1.Condition {
@@ -283,7 +284,10 @@ func allAuthenticate(observation) *metav1.Condition {
 	return isTrue(v1alpha1.ReasonAsExpected, "all nodes that serve the target or use volumes can authenticate")
 }
 
-func nothingDegraded(observation) *metav1.Condition {
+func nothingDegraded(o observation) *metav1.Condition {
+	if len(o.placed.Matching) == 0 {
+		return isFalse(v1alpha1.ReasonAsExpected, "no node matches, so none is degraded")
+	}
 	return isFalse(v1alpha1.ReasonAsExpected, "all matching nodes are capable and ready")
 }
 

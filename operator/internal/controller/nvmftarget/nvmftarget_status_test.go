@@ -158,6 +158,20 @@ func seen(target *v1alpha1.NvmfTarget, placed claim.Target, nodes ...gather.Node
 	return v
 }
 
+func TestNoNodeMatchesSaysWhatToLabel(t *testing.T) {
+	target := fresh()
+	target.Spec.NodeSelector.MatchLabels = map[string]string{"weft.storage/target": "fast"}
+	s := status(observation{target: target}, now)
+	for kind, says := range map[string]string{
+		v1alpha1.ConditionReady:    "no node matches spec.nodeSelector (weft.storage/target=fast); label the nodes that should serve: kubectl label node NODE weft.storage/target=fast",
+		v1alpha1.ConditionDegraded: "no node matches, so none is degraded",
+	} {
+		if is := meta.FindStatusCondition(s.Conditions, kind); is.Message != says {
+			t.Errorf("%s: got %q, want %q", kind, is.Message, says)
+		}
+	}
+}
+
 // Who cannot authenticate is told before a volume is refused.
 func TestAuthenticationReady(t *testing.T) {
 	storageNode := func(name, publicKey string, running *v1alpha1.EngineStatus) gather.Node {
