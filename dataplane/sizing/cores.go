@@ -255,9 +255,13 @@ func countedCores(node Node, spec *v1alpha1.Cores, t topology, l links, why *exp
 			"%s, but node %s has only CPU 0, which is reserved for Linux; to share it with Linux, set cores.mask to 0x1", because, node.Name))
 	}
 	if count < 1 || count > len(free) {
+		use := "1"
+		if len(free) > 1 {
+			use = fmt.Sprintf("from 1 to %d", len(free))
+		}
 		return cpuset.CPUSet{}, new(reasonf(v1alpha1.ReasonNotEnoughCPUs,
-			"%s, but node %s has %d CPUs besides CPU 0, which is reserved for Linux; use cores.count from 1 to %d, or choose CPUs with cores.mask",
-			because, node.Name, len(free), len(free)))
+			"%s, but node %s has %s besides CPU 0, which is reserved for Linux; use cores.count %s, or choose CPUs with cores.mask",
+			because, node.Name, text.Plural(len(free), "CPU"), use))
 	}
 	var ids []int
 	farther, siblings := 0, 0

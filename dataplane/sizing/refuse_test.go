@@ -65,7 +65,10 @@ func TestPlanOfSPDKSaysWhyNot(t *testing.T) {
 		"SRQs deeper than 16 bits":       {edits: []edit{transports(srq(v1alpha1.SRQEnabled, 70000))}, want: one(v1alpha1.ReasonInvalidSetting, "srq.depth", "16 bits")},
 		"more poll groups than SRQs":     {node: func(n *sizing.Node) { n.Inventory.RDMADevices[0].MaxSRQ = 3 }, edits: []edit{transports(srq(v1alpha1.SRQEnabled, 0)), count(4)}, want: one(v1alpha1.ReasonInvalidSetting, "mlx5_0 has 3", "4 poll groups", "cores.count 3")},
 		"more cores than there are":      {edits: []edit{count(64)}, want: one(v1alpha1.ReasonNotEnoughCPUs, "63 CPUs besides CPU 0", "cores.count from 1 to 63")},
-		"only CPU 0":                     {node: func(n *sizing.Node) { n.Inventory.NUMANodes = []v1alpha1.NUMANode{{CPUs: "0", Cores: []string{"0"}}} }, want: one(v1alpha1.ReasonNotEnoughCPUs, "has only CPU 0", "set cores.mask to 0x1")},
+		"more cores than the only one": {node: func(n *sizing.Node) {
+			n.Inventory.NUMANodes = []v1alpha1.NUMANode{{CPUs: "0-1", Cores: []string{"0", "1"}}}
+		}, edits: []edit{count(2)}, want: one(v1alpha1.ReasonNotEnoughCPUs, "has 1 CPU besides CPU 0", "use cores.count 1, or")},
+		"only CPU 0": {node: func(n *sizing.Node) { n.Inventory.NUMANodes = []v1alpha1.NUMANode{{CPUs: "0", Cores: []string{"0"}}} }, want: one(v1alpha1.ReasonNotEnoughCPUs, "has only CPU 0", "set cores.mask to 0x1")},
 		"more cores than the kubelet gives": {node: func(n *sizing.Node) {
 			n.Allocatable = &sizing.Allocatable{CPUs: 3, HugepageBytes: map[int64]int64{page2Mi: 16 * gib}}
 		}, edits: []edit{count(4)}, want: one(v1alpha1.ReasonNotEnoughCPUs, "4 whole CPUs (16-19)", "can allocate 3")},

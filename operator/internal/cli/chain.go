@@ -42,7 +42,7 @@ Exit codes:
 		Example: `  kubectl weft volume data -n databases
   kubectl weft volume nqn.2026-11.storage.weft:pvc-1-0:6a5d0d4e-2b3f-4f0f-9c63-d7c1f37e1f10
   kubectl weft volume /dev/disk/by-id/nvme-uuid.9d1f8b8e-2c55-4c7f-a6de-5bb2f2f0a4f1 -o yaml`,
-		Args: cobra.ExactArgs(1),
+		Args: takes(1),
 	}
 	format := outputFlag(cmd, outputWide, outputJSON, outputYAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

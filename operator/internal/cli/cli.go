@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/internal/text"
 )
 
 // defaultNamespace of weft's own pods, as in the instructions for installing.
@@ -70,6 +71,16 @@ func Command(version string) *cobra.Command {
 		topCommand(&at, at.top), reportCommand(&at, version, clock.RealClock{}))
 	completer{client: at.client, namespace: at.namespaceOf}.addCompletions(cmd)
 	return cmd
+}
+
+// takes exactly n arguments, and says otherwise how to write the command.
+func takes(n int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) != n {
+			return fmt.Errorf("%s; usage: %s", text.Plural(len(args), "argument"), cmd.UseLine())
+		}
+		return nil
+	}
 }
 
 // unread says what to do about a cluster that could not be read.

@@ -210,7 +210,12 @@ func TestFlags(t *testing.T) {
 		args []string
 		want string
 	}{
-		"no file":       {[]string{"plan"}, `"filename" not set`},
+		"no file":       {[]string{"plan"}, `specify a file of NvmfTargets with -f FILE, or "-f -" for standard input`},
+		"a bare file":   {[]string{"plan", targetFile}, "unexpected argument " + targetFile + "; specify a file of NvmfTargets with -f FILE"},
+		"no claim":      {[]string{"volume"}, "0 arguments; usage: kubectl weft volume CLAIM [flags]"},
+		"two claims":    {[]string{"volume", "a", "b"}, "2 arguments; usage: kubectl weft volume CLAIM [flags]"},
+		"top of what":   {[]string{"top"}, "specify what to show: kubectl weft top nodes, targets or volumes"},
+		"top of others": {[]string{"top", "volume"}, "specify what to show: kubectl weft top nodes, targets or volumes"},
 		"both ways":     {[]string{"plan", "-f", "-", "--node", "a", "--inventory", "b"}, "none of the others can be"},
 		"odd output":    {[]string{"plan", "-f", "-", "-o", "xml"}, `--output is "xml"; must be table, json or yaml`},
 		"no such file":  {[]string{"plan", "-f", "nowhere.yaml"}, "no such file"},

@@ -29,7 +29,7 @@ Use this command for volumes and snapshots that no longer have a claim or Volume
 To delete any other volume or snapshot, delete its claim or VolumeSnapshot. The command refuses to delete a volume
 that is attached or that a PersistentVolume refers to. The CSI controller then deletes the volume's NvmfReplicas.`,
 		Example: `  kubectl weft delete volume pvc-0d5f1c3a`,
-		Args:    cobra.ExactArgs(2),
+		Args:    takes(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var obj data
 			switch args[0] {

@@ -62,7 +62,7 @@ Exit codes:
   2  something is left on the node`,
 		Example: `  kubectl weft drain storage-1 --dry-run
   kubectl weft drain storage-1 --wait`,
-		Args: cobra.ExactArgs(1),
+		Args: takes(1),
 	})
 }
 
@@ -82,7 +82,7 @@ Exit codes:
   1  error
   2  something is left on the drive`,
 		Example: `  kubectl weft retire storage-1 eui.0025388b710116a1 --wait`,
-		Args:    cobra.ExactArgs(2),
+		Args:    takes(2),
 	})
 }
 

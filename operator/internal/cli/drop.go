@@ -31,7 +31,7 @@ DRIVE is the ID of the drive, as shown by kubectl weft status NODE. The command 
 can be read. A dropped drive is not used again, even if it returns. To use it again, with its data, run the command
 with --undo.`,
 		Example: `  kubectl weft drop node1 eui.0025388b710116a1`,
-		Args:    cobra.ExactArgs(2),
+		Args:    takes(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			api, err := at.client()
 			if err != nil {

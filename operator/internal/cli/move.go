@@ -40,7 +40,7 @@ You can repeat the command: if the same move is running, it says so, and --wait 
 		Example: `  kubectl weft move data --to storage-2 --wait
   kubectl weft move data -n databases --from storage-1
   kubectl weft move data --cancel`,
-		Args: cobra.ExactArgs(1),
+		Args: takes(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			namespace, err := at.namespaceOf(o.namespace)
 			if err != nil {

@@ -55,8 +55,18 @@ Exit codes:
   kubectl get nvmfnode storage-1 -o yaml >storage-1.yaml
   kubectl weft plan -f target.yaml --inventory storage-1.yaml -o json
   kubectl weft plan -f target.yaml --inventory servers.yaml --volumes volumes.yaml`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return plan(cmd, at, o) },
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("unexpected argument %s; specify a file of NvmfTargets with -f FILE", args[0])
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.file == "" {
+				return errors.New(`specify a file of NvmfTargets with -f FILE, or "-f -" for standard input`)
+			}
+			return plan(cmd, at, o)
+		},
 	}
 	flags := cmd.Flags()
 	flags.StringVarP(&o.file, "filename", "f", "", `file that contains NvmfTargets, or "-" for standard input; other objects are ignored`)
@@ -67,9 +77,6 @@ Exit codes:
 	flags.BoolVar(&o.reserve, "reserve", true, "with --volumes: keep enough free that the replicas of any one lost node can be created again on the others")
 	cmd.MarkFlagsMutuallyExclusive("node", "inventory")
 	cmd.MarkFlagsMutuallyExclusive("node", "volumes")
-	if err := cmd.MarkFlagRequired("filename"); err != nil {
-		panic(err) // the flag is not there: a mistake of this function
-	}
 	return cmd
 }
 
@@ -191,7 +198,7 @@ func planInCluster(ctx context.Context, docs, volumes []document, at *cluster, o
 		answers.count(volumesQuestion{t, all.Targets, nodes, prospects, wanted, o.reserve})
 		if len(prospects) == 0 {
 			answers.Plans = append(answers.Plans, Answer{Target: t.Name, Verdict: claim.Unknown, Reasons: []Reason{{
-				v1alpha1.ReasonNoNodeMatches, "no node matches spec.nodeSelector; label the nodes that should serve, or select a node with --node",
+				v1alpha1.ReasonNoNodeMatches, "no node matches spec.nodeSelector " + claim.LabelNodes(&t.Spec.NodeSelector) + "; or select a node with --node",
 			}}})
 		}
 	}

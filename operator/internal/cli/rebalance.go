@@ -36,7 +36,7 @@ drives of that class. Volumes that are shared, or that no pod has used yet, do n
 out.`,
 		Example: `  kubectl weft rebalance fast --dry-run
   kubectl weft rebalance fast --max 2`,
-		Args: cobra.ExactArgs(1),
+		Args: takes(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			api, err := at.client()
 			if err != nil {

@@ -623,6 +623,9 @@ func size(q *resource.Quantity) string {
 	if q.Value() >= gib {
 		return fmt.Sprintf("%.1fGi", float64(q.Value())/gib)
 	}
+	if mib := int64(1 << 20); q.Value() > mib && q.Value()%mib != 0 {
+		return fmt.Sprintf("%.1fMi", float64(q.Value())/float64(mib))
+	}
 	return q.String()
 }
 

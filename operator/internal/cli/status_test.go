@@ -75,6 +75,14 @@ func (s *status) add(name, node string, conditions []metav1.Condition) {
 	s.volumes, s.replicas = append(s.volumes, v), append(s.replicas, r)
 }
 
+func TestSize(t *testing.T) {
+	for q, want := range map[string]string{"802848Ki": "784.0Mi", "300Mi": "300Mi", "1536Mi": "1.5Gi", "4Ki": "4Ki", "0": "0"} {
+		if got := size(new(resource.MustParse(q))); got != want {
+			t.Errorf("%s: got %s, want %s", q, got, want)
+		}
+	}
+}
+
 var spaces = regexp.MustCompile(` +`)
 
 func TestStatus(t *testing.T) {

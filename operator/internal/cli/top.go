@@ -54,7 +54,10 @@ func topCommand(at *cluster, run topRunner) *cobra.Command {
 		Use:   "top",
 		Short: "Show the current I/O of nodes, targets and volumes",
 		Long:  `Show the current I/O of nodes, targets and volumes: operations and bytes a second, latency, queues and errors.`,
-		Args:  cobra.NoArgs,
+		Args:  cobra.ArbitraryArgs, // else cobra prints the help, and the exit code is 0
+		RunE: func(*cobra.Command, []string) error {
+			return errors.New("specify what to show: kubectl weft top nodes, targets or volumes")
+		},
 	}
 	cmd.AddCommand(topNodesCommand(run), topTargetsCommand(run), topVolumesCommand(at, run))
 	return cmd
