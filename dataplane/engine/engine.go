@@ -219,8 +219,8 @@ type Pool struct {
 	Device string
 	// Path of the block device or file.
 	Path string
-	// TotalBytes and FreeBytes as the pool sees them; what is unwritten in thin volumes is free. A pool in a file has no
-	// more than the file's filesystem has room for.
+	// TotalBytes and FreeBytes as the pool sees them; what is unwritten in thin volumes is free. A pool in a file has
+	// no more than the file's filesystem has room for.
 	TotalBytes, FreeBytes int64
 	// MissingBytes are those that a pool in a file would have, if the file's filesystem had room for all of it.
 	MissingBytes int64
@@ -238,12 +238,12 @@ type Pool struct {
 	NotDurable error
 }
 
-// roomParts, or up to twice as many, are what the room of a filesystem is counted in, so that what else is written there
-// does not change the pool all the time.
+// roomParts, or up to twice as many, are what the room of a filesystem is counted in, so that what else is written
+// there does not change the pool all the time.
 const roomParts = 64
 
-// LimitFiles bounds pools in files by the room that their filesystems have. Under says where a path of the node is. What
-// cannot be looked at stays as it is.
+// LimitFiles bounds pools in files by the room that their filesystems have. Under says where a path of the node is.
+// What cannot be looked at stays as it is.
 func (s *State) LimitFiles(under func(path string) string) {
 	for i := range s.Pools {
 		p := &s.Pools[i]

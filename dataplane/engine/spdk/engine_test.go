@@ -487,8 +487,8 @@ func TestHostThatStaysAfterTheCall(t *testing.T) {
 	r.Expect(r.engine.Export(ctx, []engine.Export{x})[0]).To(MatchError(ContainSubstring("still connected: " + host)))
 }
 
-// TestHostThatStaysAfterAKill: a host that SPDK disconnects when the process is killed is listed by the next one until it
-// is gone, and not where the target has ended since.
+// TestHostThatStaysAfterAKill: a host that SPDK disconnects when the process is killed is listed by the next one until
+// it is gone, and not where the target has ended since.
 func TestHostThatStaysAfterAKill(t *testing.T) {
 	r, fake := newFakeRig(t)
 	x, host, connection := r.dismissed(fake)

@@ -19,9 +19,9 @@ import (
 )
 
 // SPDK takes a host from the list of a subsystem first, and disconnects it then, which takes as long as the drive of
-// its volume needs for what the host has sent. Who hears that a host is gone may give the volume to another, so one that
-// is not gone is put on the list again. It is on record before it is taken off, for the case that this process ends in
-// between.
+// its volume needs for what the host has sent. Who hears that a host is gone may give the volume to another, so one
+// that is not gone is put on the list again. It is on record before it is taken off, for the case that this process
+// ends in between.
 
 // Whether hosts are gone is asked for about a second.
 const (
@@ -98,7 +98,8 @@ func (s *session) readmitThose(changes []*change, errs []error) {
 }
 
 // readmit the hosts of a subsystem that are still connected, so that the target does not say of them that they are
-// gone; the next call takes them away again. They have to prove the same keys as before, which are in the keyring still.
+// gone; the next call takes them away again. They have to prove the same keys as before, which are in the keyring
+// still.
 func (s *session) readmit(nqn string, hosts []spdkrpc.AllowedHost) (connected []string, err error) {
 	controllers, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.NvmfSubsystemGetControllers{NQN: nqn})
 	if err != nil {
