@@ -486,7 +486,7 @@ func (s *status) volumeProblems(concern func(target, node string) bool) []string
 		for _, member := range m.Spec.Members {
 			r, exists := replicas[member.Replica]
 			if member.State != v1alpha1.MemberInSync && exists && !s.asMoved(m.Name, member) && concern(r.Spec.Target, r.Spec.Node) {
-				byVolume[m.Name] = append(byVolume[m.Name], s.behind(m.Name, r.Spec.Node, member))
+				byVolume[m.Name] = append(byVolume[m.Name], s.behind(&m, r.Spec.Node, member))
 			}
 		}
 	}
@@ -520,13 +520,17 @@ func (s *status) titled(volume string) string {
 }
 
 // behind says what a replica that is not in sync waits for.
-func (s *status) behind(volume, node string, m v1alpha1.MirrorMember) string {
+func (s *status) behind(of *v1alpha1.NvmfMirror, node string, m v1alpha1.MirrorMember) string {
 	since := ""
 	if m.Since != nil {
 		since = fmt.Sprintf(" for %s", duration.HumanDuration(s.now.Sub(m.Since.Time)))
 	}
-	text := fmt.Sprintf("%s: its replica %s on node %s is %s%s (%s)", s.titled(volume), m.Replica, node, m.State, since, m.Reason)
-	if v := s.volume(volume); v != nil {
+	text := fmt.Sprintf("%s: its replica %s on node %s is %s%s (%s)", s.titled(of.Name), m.Replica, node, m.State, since, m.Reason)
+	goesOn := slices.ContainsFunc(of.Spec.Members, func(o v1alpha1.MirrorMember) bool { return o.State == v1alpha1.MemberInSync })
+	if m.State == v1alpha1.MemberOut && !m.Foreign && !m.Retired && goesOn {
+		text += "; the volume is used without it, and it returns by itself when its node answers (docs/troubleshooting/replica-missing.md)"
+	}
+	if v := s.volume(of.Name); v != nil {
 		if c := copyTo(m, v.Spec.Size.Value(), s.now); c.percent >= 0 {
 			text += fmt.Sprintf("; %s copied%s", c.columns()[0], c.speed())
 		}

@@ -303,6 +303,18 @@ func TestStatus(t *testing.T) {
 					{Replica: "pvc-0-0", State: v1alpha1.MemberOut, Reason: "Lost", Since: &since}}}}}
 			},
 			unwell: true, want: []string{"nv/pvc-0 - a Out for 3m - - - Lost", "is Out for 3m (Lost)"}},
+		"a lost replica, and another is in sync": {
+			change: func(s *status) {
+				s.mirrors = []v1alpha1.NvmfMirror{{ObjectMeta: metav1.ObjectMeta{Name: "pvc-0"}, Spec: v1alpha1.NvmfMirrorSpec{Members: []v1alpha1.MirrorMember{
+					{Replica: "pvc-0-0", State: v1alpha1.MemberOut, Reason: "Lost"}, {Replica: "pvc-0-1", State: v1alpha1.MemberInSync}}}}}
+			},
+			unwell: true, want: []string{"is Out (Lost); the volume is used without it, and it returns by itself"}},
+		"a refused replica, and another is in sync": {
+			change: func(s *status) {
+				s.mirrors = []v1alpha1.NvmfMirror{{ObjectMeta: metav1.ObjectMeta{Name: "pvc-0"}, Spec: v1alpha1.NvmfMirrorSpec{Members: []v1alpha1.MirrorMember{
+					{Replica: "pvc-0-0", State: v1alpha1.MemberOut, Foreign: true}, {Replica: "pvc-0-1", State: v1alpha1.MemberInSync}}}}}
+			},
+			unwell: true, want: []string{"node a is Out ()"}, not: "returns by itself"},
 		"a lost replica that is replaced": {
 			change: func(s *status) {
 				s.volumes[0].Spec.Move = &v1alpha1.VolumeMove{Replica: "pvc-0-0", Reason: v1alpha1.MoveReplicaLost}
