@@ -238,9 +238,9 @@ type Pool struct {
 	NotDurable error
 }
 
-// roomParts, or up to twice as many, are what the room of a filesystem is counted in, so that what else is written
-// there does not change the pool all the time.
-const roomParts = 64
+// RoomParts is the least number of parts that the room of a filesystem is counted in, so that what else is written
+// there does not change the pool all the time. There may be twice as many.
+const RoomParts = 64
 
 // LimitFiles bounds pools in files by the room that their filesystems have. Under says where a path of the node is.
 // What cannot be looked at stays as it is.
@@ -261,7 +261,7 @@ func (p *Pool) limit(taken, left int64) {
 	if p.TotalBytes <= room {
 		return
 	}
-	part := int64(1) << max(bits.Len64(uint64(room/roomParts))-1, 0)
+	part := int64(1) << max(bits.Len64(uint64(room/RoomParts))-1, 0)
 	total := room / part * part
 	p.MissingBytes = p.TotalBytes - total
 	p.TotalBytes, p.FreeBytes = total, max(p.FreeBytes-p.MissingBytes, 0)

@@ -51,7 +51,14 @@ const (
 // full pools fail writes, or may at any moment. Where no more is promised than there is, every volume can be filled:
 // nothing fails.
 func (d *decider) full(p *pool) bool {
-	if !p.nearlyFull || d.promised[p.device.ID] <= p.held.TotalBytes {
+	if !p.nearlyFull {
+		return false
+	}
+	holds := p.held.TotalBytes
+	if p.held.MissingBytes > 0 {
+		holds += holds / engine.RoomParts // the room of its filesystem is rounded down
+	}
+	if d.promised[p.device.ID] <= holds {
 		return false
 	}
 	most := fullUnits * max(engine.SizeUnit, p.clusterBytes)

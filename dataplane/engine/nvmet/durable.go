@@ -22,27 +22,50 @@ type syncing struct {
 	err  error
 }
 
-// inherit what an earlier process made in a pool: it may have been killed before it synced, and what a pool is said to
-// hold is there after a loss of power. A filesystem is synced once for each mount, and again if that fails; one that
-// takes long holds up nothing but its own pool.
-func (h *host) inherit(dir string, m *mount.MountInfo) error {
-	key := fmt.Sprintf("%d %s", m.ID, dir)
-	s := h.syncs[key]
-	if s == nil {
-		s = &syncing{done: make(chan struct{})}
-		h.syncs[key] = s
+// inherit what an earlier process made in the pools: it may have been killed before it synced, and what a pool is said
+// to hold is there after a loss of power. Each filesystem is synced once for each mount, and again if that fails. One
+// that takes long is waited for once, and then holds up nothing but its own pool.
+func (h *host) inherit(mounts []mount.MountInfo, dirs []string) {
+	var begun []*syncing
+	for _, dir := range dirs {
+		m := mountedOn(mounts, dir)
+		if m == nil || h.syncs[syncKey(dir, m)] != nil {
+			continue
+		}
+		s := &syncing{done: make(chan struct{})}
+		h.syncs[syncKey(dir, m)] = s
+		begun = append(begun, s)
 		go func() {
 			s.err = h.sync(dir)
 			close(s.done)
 		}()
 	}
+	patience := time.NewTimer(syncPatience)
+	defer patience.Stop()
+	for _, s := range begun {
+		select {
+		case <-s.done:
+		case <-patience.C:
+			return
+		}
+	}
+}
+
+func syncKey(dir string, m *mount.MountInfo) string { return fmt.Sprintf("%d %s", m.ID, dir) }
+
+// synced says whether a pool's filesystem was synced.
+func (h *host) synced(dir string, m *mount.MountInfo) error {
+	s := h.syncs[syncKey(dir, m)]
+	if s == nil {
+		return fmt.Errorf("%s was not synced after a restart of the agent", dir)
+	}
 	select {
 	case <-s.done:
-	case <-time.After(syncPatience):
+	default:
 		return fmt.Errorf("%s is still being synced after a restart of the agent", dir)
 	}
 	if s.err != nil {
-		delete(h.syncs, key)
+		delete(h.syncs, syncKey(dir, m))
 	}
 	return s.err
 }

@@ -59,6 +59,11 @@ func (h *host) scan() (*store, error) {
 	if err != nil {
 		return nil, err
 	}
+	all := make([]string, len(dirs))
+	for i, name := range dirs {
+		all[i] = filepath.Join(h.poolsDir(), name)
+	}
+	h.inherit(mounts, all)
 	for _, name := range dirs {
 		id, err := url.PathUnescape(name)
 		if err != nil {
@@ -92,7 +97,7 @@ func (h *host) readPool(s *store, p *pool, mounts []mount.MountInfo) error {
 	p.TotalBytes = v1alpha1.FillableXFS(int64(st.Blocks) * st.Bsize)
 	p.BlockBytes = blockBytes
 	p.FreeBytes = min(int64(st.Bavail)*st.Bsize, p.TotalBytes)
-	if err := h.inherit(p.dir, m); err != nil {
+	if err := h.synced(p.dir, m); err != nil {
 		return fmt.Errorf("%w: pool %s: %w", engine.ErrUnavailable, p.Device, err)
 	}
 	volumes, err := readFiles(p, volumesFolder)

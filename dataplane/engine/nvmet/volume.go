@@ -22,12 +22,12 @@ import (
 func change[T any](ctx context.Context, e *Engine, items []T, do func(context.Context, *store, T) ([]*pool, error)) []error {
 	end, err := e.begin(ctx)
 	defer end()
-	patience, cancel := context.WithTimeout(ctx, e.copyPatience)
-	defer cancel()
 	var s *store
 	if err == nil {
 		s, err = e.scan()
 	}
+	patience, cancel := context.WithTimeout(ctx, e.copyPatience)
+	defer cancel()
 	errs := make([]error, len(items))
 	touched := make([][]*pool, len(items))
 	for i, item := range items {

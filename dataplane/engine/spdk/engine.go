@@ -135,6 +135,8 @@ type life struct {
 	// halfMerged are SPDK's names of lvols into which it failed to merge a snapshot, which it does not list until its
 	// next start. Both may have the same clusters, so they stay until then.
 	halfMerged map[string]bool
+	// left are hosts that were taken away, by their subsystems' NQNs, of which it is unknown whether they are gone.
+	left map[string][]spdkrpc.AllowedHost
 }
 
 // session is one call's connection: all that it asks goes to one life of the target.

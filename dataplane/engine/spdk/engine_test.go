@@ -511,6 +511,29 @@ func TestHostThatStaysAfterAKill(t *testing.T) {
 	r.Expect(r.state().Exports).To(BeEmpty())
 }
 
+// TestHostsThatMayBeLeftHoldUpTheirSubsystemAlone: while the target does not say whether a host is gone that was taken
+// away, the host is listed, its subsystem is given to nobody, and everything else goes on.
+func TestHostsThatMayBeLeftHoldUpTheirSubsystemAlone(t *testing.T) {
+	r, fake := newFakeRig(t)
+	x, host, connection := r.dismissed(fake)
+	release := connection.Hold()
+	r.killedIn(x)
+	answer := fake.Inject(spdktest.Fault{Method: "nvmf_subsystem_get_controllers", Times: -1, Error: &spdktest.AnswerError{Code: -32603, Message: "Internal error"}})
+	r.Expect(r.state().Exports).To(ConsistOf(HaveField("Hosts", ConsistOf(host))))
+	next := x
+	next.Hosts = []string{host[:len(host)-1] + "x"}
+	r.Expect(r.engine.Export(r.ctx, []engine.Export{next})[0]).To(And(MatchError(engine.ErrBusy), MatchError(ContainSubstring("unknown"))))
+	other := r.exportOf(r.create(engine.Source{}, 4*mib))
+	r.done(r.engine.Export(r.ctx, []engine.Export{other}))
+
+	answer()
+	r.Expect(r.state().Exports).To(ContainElement(And(HaveField("NQN", x.NQN), HaveField("Hosts", ConsistOf(host)))))
+	release()
+	r.done(r.engine.Export(r.ctx, []engine.Export{x}))
+	r.Expect(connection.Alive()).To(BeFalse())
+	r.Expect(r.state().Exports).To(ContainElement(And(HaveField("NQN", x.NQN), HaveField("Hosts", BeEmpty()))))
+}
+
 // killedIn a call that takes away a host, as soon as the target does not list that any more; another process is there
 // then.
 func (r *rig) killedIn(x engine.Export) {

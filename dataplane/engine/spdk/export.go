@@ -190,6 +190,9 @@ func (s *session) planExport(x engine.Export, st *store, n *network) (*change, e
 	if found, ok := n.subsystems[x.NQN]; ok {
 		is = &found
 	}
+	if err := s.noneLeft(x.NQN); err != nil {
+		return shutOut(is, x, err), nil
+	}
 	bdevs := map[engine.ID]string{}
 	busy := s.mayGive(x.NQN)
 	for _, ns := range x.Namespaces {
@@ -236,9 +239,7 @@ func (s *session) take(changes []*change, errs []error, speaks dialect) {
 			put(b, i, spdkrpc.NvmfDeleteSubsystem{NQN: c.nqn})
 			continue
 		case len(c.removeHosts) > 0:
-			if errs[i] = s.recordLeaving(c.nqn, c.removeHosts); errs[i] != nil {
-				continue
-			}
+			s.recordLeaving(c.nqn, c.removeHosts)
 		}
 		for _, host := range c.removeHosts {
 			put(b, i, spdkrpc.NvmfSubsystemRemoveHost{NQN: c.nqn, Host: host.NQN})

@@ -22,10 +22,8 @@ func (e *Engine) Gather(ctx context.Context) (engine.State, error) {
 	if err := s.wakeAll(); err != nil { //nolint:contextcheck // hosts that wait are woken, also when the call's time is over
 		logr.FromContextOrDiscard(ctx).Error(err, "Hosts still wait; trying again")
 	}
-	s.awaitFirst() //nolint:contextcheck // by the session's
-	if err := s.readmitLeft(); err != nil {
-		return engine.State{}, err
-	}
+	s.awaitFirst()  //nolint:contextcheck // by the session's
+	s.readmitLeft() //nolint:contextcheck // by the session's
 	st, n, err := s.finish(s.startStore(), s.startNetwork())
 	if err != nil {
 		return engine.State{}, err
@@ -46,7 +44,9 @@ func (e *Engine) Gather(ctx context.Context) (engine.State, error) {
 	state.LimitFiles(func(path string) string { return s.path(path) })
 	volumes := st.byBdev()
 	for _, nqn := range n.weft() {
-		state.Exports = append(state.Exports, n.export(nqn, volumes))
+		x := n.export(nqn, volumes)
+		s.addLeft(&x)
+		state.Exports = append(state.Exports, x)
 	}
 	for _, p := range n.portals {
 		state.Portals = append(state.Portals, p)

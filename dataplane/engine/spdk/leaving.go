@@ -14,6 +14,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
+
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/spdkrpc"
 )
@@ -21,7 +23,8 @@ import (
 // SPDK takes a host from the list of a subsystem first, and disconnects it then, which takes as long as the drive of
 // its volume needs for what the host has sent. Who hears that a host is gone may give the volume to another, so one
 // that is not gone is put on the list again. It is on record before it is taken off, for the case that this process
-// ends in between.
+// ends in between. The record is beside the target's socket, on a memory filesystem: it means nothing after a reboot,
+// and hosts are taken away whether or not it can be written.
 
 // Whether hosts are gone is asked for about a second.
 const (
@@ -29,6 +32,8 @@ const (
 	betweenLooks  = 10 * time.Millisecond
 	// readmitPatience with hosts that could not be disconnected.
 	readmitPatience = 5 * time.Second
+	// leftPatience with what is on record, for which all other calls wait.
+	leftPatience = 2 * time.Second
 )
 
 // awaitGone asks until the hosts that were taken away are disconnected.
@@ -91,8 +96,8 @@ func (s *session) readmitThose(changes []*change, errs []error) {
 				continue // they stay on record
 			}
 		}
-		if err := s.forgetLeaving(c.nqn); err != nil {
-			errs[i] = errors.Join(errs[i], err)
+		if len(s.life.left[c.nqn]) == 0 {
+			s.forgetLeaving(c.nqn)
 		}
 	}
 }
@@ -110,9 +115,8 @@ func (s *session) readmit(nqn string, hosts []spdkrpc.AllowedHost) (connected []
 			continue
 		}
 		connected = append(connected, host.NQN)
-		// One that is still admitted is ErrUnknown.
 		_, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.NvmfSubsystemAddHost{NQN: nqn, Host: host.NQN, Key: host.Key, ControllerKey: host.ControllerKey})
-		if err != nil && !errors.Is(err, spdkrpc.ErrUnknown) {
+		if err != nil && !s.admits(nqn, host.NQN) { // else it was never taken off
 			return connected, mapError(err)
 		}
 	}
@@ -120,67 +124,110 @@ func (s *session) readmit(nqn string, hosts []spdkrpc.AllowedHost) (connected []
 }
 
 // readmitLeft hosts that a process before this one was taking away when it ended, or a call of this one that could not
-// say whether they are gone.
-func (s *session) readmitLeft() error {
-	entries, err := os.ReadDir(s.leavingDir())
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
+// say whether they are gone. Those of which it still cannot be said are left: nobody else gets their subsystems.
+func (s *session) readmitLeft() {
+	s.life.left = map[string][]spdkrpc.AllowedHost{}
+	entries, _ := os.ReadDir(s.leavingDir()) // a folder that cannot be read was never written to
+	if len(entries) == 0 {
+		return
 	}
+	patience, cancel := context.WithTimeout(s.ctx, leftPatience)
+	defer cancel()
+	look := s.under(patience)
 	for _, e := range entries {
-		nqn, err := url.PathUnescape(e.Name())
-		if err != nil {
+		nqn, unnamed := url.PathUnescape(e.Name())
+		if unnamed != nil {
 			continue
 		}
-		data, err := os.ReadFile(s.leavingRecord(nqn))
-		if err != nil {
-			return err
+		hosts := s.readLeaving(nqn)
+		there, known := look.subsystem(nqn)
+		if known && there == nil { // the target was started since
+			s.forgetLeaving(nqn)
+			continue
 		}
-		var hosts []spdkrpc.AllowedHost
-		cutOff := json.Unmarshal(data, &hosts) != nil // before anything was taken away
-		there, err := s.serving(nqn)
-		if err == nil && there && !cutOff {
-			_, err = s.readmit(nqn, hosts)
+		_, err := look.readmit(nqn, hosts)
+		if err == nil {
+			s.forgetLeaving(nqn)
+			continue
 		}
-		if err != nil {
-			return fmt.Errorf("whether hosts of %s are gone: %w", nqn, err)
+		s.life.left[nqn] = hosts
+		logr.FromContextOrDiscard(s.ctx).Error(err, "Whether hosts that were taken away are gone is unknown; trying again", "nqn", nqn)
+	}
+}
+
+// addLeft hosts to an export, as it is served: they count as admitted.
+func (s *session) addLeft(x *engine.Export) {
+	for _, host := range s.life.left[x.NQN] {
+		if !slices.Contains(x.Hosts, host.NQN) {
+			x.Hosts = append(x.Hosts, host.NQN)
 		}
-		if err := s.forgetLeaving(nqn); err != nil {
-			return err
-		}
+	}
+	slices.Sort(x.Hosts)
+}
+
+// noneLeft fails with engine.ErrBusy while it is unknown whether hosts of a subsystem are gone.
+func (s *session) noneLeft(nqn string) error {
+	if len(s.life.left[nqn]) > 0 {
+		return fmt.Errorf("%w: whether hosts that were taken away are gone is unknown", engine.ErrBusy)
 	}
 	return nil
 }
 
-// serving a subsystem: a target that was started since knows it no more, and has no hosts.
-func (s *session) serving(nqn string) (bool, error) {
-	_, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.NvmfGetSubsystems{NQN: nqn})
-	if errors.Is(err, spdkrpc.ErrNotFound) || errors.Is(err, spdkrpc.ErrWrongState) {
-		return false, nil
+// subsystem as it is, nil for none; a target that waits for its settings has none.
+func (s *session) subsystem(nqn string) (is *spdkrpc.Subsystem, known bool) {
+	all, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.NvmfGetSubsystems{NQN: nqn})
+	switch {
+	case errors.Is(err, spdkrpc.ErrNotFound), errors.Is(err, spdkrpc.ErrWrongState):
+		return nil, true
+	case err != nil || len(all) != 1:
+		return nil, false
 	}
-	return err == nil, mapError(err)
+	return &all[0], true
 }
 
-func (e *Engine) leavingDir() string { return e.path(e.config.StateDir, "spdk/leaving") }
+func (s *session) admits(nqn, host string) bool {
+	is, _ := s.subsystem(nqn)
+	return is != nil && slices.ContainsFunc(is.Hosts, func(h spdkrpc.AllowedHost) bool { return h.NQN == host })
+}
+
+func (e *Engine) leavingDir() string {
+	return filepath.Join(filepath.Dir(e.path(e.config.Socket)), "leaving")
+}
 
 func (e *Engine) leavingRecord(nqn string) string {
 	return filepath.Join(e.leavingDir(), url.PathEscape(nqn))
 }
 
-// recordLeaving says which hosts of a subsystem are about to be taken away, with the names of their keys.
-func (e *Engine) recordLeaving(nqn string, hosts []spdkrpc.AllowedHost) error {
-	if err := os.MkdirAll(e.leavingDir(), 0o700); err != nil {
-		return err
+// recordLeaving says which hosts of a subsystem are about to be taken away, with the names of their keys, beside those
+// that are left.
+func (s *session) recordLeaving(nqn string, hosts []spdkrpc.AllowedHost) {
+	data, err := json.Marshal(slices.Concat(s.life.left[nqn], hosts))
+	if err == nil {
+		err = os.MkdirAll(s.leavingDir(), 0o700)
 	}
-	data, err := json.Marshal(hosts)
+	if err == nil {
+		err = os.WriteFile(s.leavingRecord(nqn), data, 0o600)
+	}
 	if err != nil {
-		return err
+		logr.FromContextOrDiscard(s.ctx).Error(err, "Hosts are taken away without a record; do not kill this process now", "nqn", nqn)
 	}
-	return os.WriteFile(e.leavingRecord(nqn), data, 0o600)
 }
 
-func (e *Engine) forgetLeaving(nqn string) error {
-	if err := os.Remove(e.leavingRecord(nqn)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
+// readLeaving is what recordLeaving wrote: nobody where that was cut off, before anything was taken away.
+func (s *session) readLeaving(nqn string) []spdkrpc.AllowedHost {
+	var hosts []spdkrpc.AllowedHost
+	data, err := os.ReadFile(s.leavingRecord(nqn))
+	if err == nil {
+		err = json.Unmarshal(data, &hosts)
 	}
-	return nil
+	if err != nil {
+		return nil
+	}
+	return hosts
+}
+
+func (s *session) forgetLeaving(nqn string) {
+	if err := os.Remove(s.leavingRecord(nqn)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		logr.FromContextOrDiscard(s.ctx).Error(err, "A record of hosts that are gone stays", "nqn", nqn)
+	}
 }

@@ -12,7 +12,8 @@
 //     operator, and two operators cannot give two: that write carries the version that it was decided from.
 //   - A turn ends when the node serves again and follows the spec, or when it is paused before anything was changed.
 //   - A target pod goes only when the image of the next one is on its node.
-//   - A node that serves gets no turn while a mirror in use has its only replica in sync there.
+//   - A node that serves gets no turn while a mirror in use is known to have its only replica in sync there. A replica
+//     that was lost just now may not be known yet.
 package rollout
 
 import (
@@ -236,7 +237,8 @@ func (d *decider) waitsFor(s *state) string {
 		return fmt.Sprintf("%d of the node's replicas and snapshots not ready, such as %s", len(s.Busy), slices.Min(s.Busy))
 	}
 	if is := meta.FindStatusCondition(s.Nvmf.Status.Conditions, v1alpha1.ConditionEvictable); serving(s.Node) && is != nil && is.Reason == v1alpha1.ReasonOnlyInSyncReplica {
-		return "volumes in use have their only in-sync replica on the node (condition " + v1alpha1.ConditionEvictable + ", which names them)"
+		return "volumes in use have their only in-sync replica on the node (condition " + v1alpha1.ConditionEvictable + ", which names them); if no other one can be made, " +
+			"annotate the NvmfNode with " + v1alpha1.AllowEvictionAnnotation
 	}
 	return ""
 }

@@ -97,7 +97,7 @@ var _ = Describe("A drain of a storage node", func() {
 			return apierrors.IsNotFound(cluster.Get(ctx, client.ObjectKeyFromObject(first), &corev1.Pod{}))
 		}).WithTimeout(time.Minute).WithPolling(time.Second).Should(BeTrue())
 		cordon(ctx, clientNode, true)
-		says(ctx, clientNode, v1alpha1.ConditionEvictable, metav1.ConditionFalse, v1alpha1.ReasonOnlyInSyncReplica, "node "+storageNode+", which has the other replica, is being drained")
+		says(ctx, clientNode, v1alpha1.ConditionEvictable, metav1.ConditionFalse, v1alpha1.ReasonOnlyReplica, "node "+storageNode+", which has the other replica, is being drained")
 		refuses(ctx, second)
 		ended := weftContainers(ctx, storageNode)
 		Expect(machines.PowerOff(storageNode)).To(Succeed())

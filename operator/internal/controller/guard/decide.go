@@ -124,8 +124,8 @@ func clip(format string, args ...any) string {
 // wait for it but may. It is needed now if one of them is a mirror that is used, and has no other replica in sync.
 func (v view) held() (held []string, wait int, needed bool) {
 	for _, c := range v.copies {
-		waiting := c.waiting(v.node.Name)
-		needed = needed || waiting != "" && c.mirror.Spec.Holder != ""
+		waiting, alone := c.waiting(v.node.Name)
+		needed = needed || alone && !c.single && c.mirror.Spec.Holder != ""
 		switch why := c.holds(waiting); {
 		case why == "":
 		case c.single && v.single == SingleReplicaAllow:
@@ -153,12 +153,13 @@ func (c copied) own() *v1alpha1.MirrorMember {
 	return &c.mirror.Spec.Members[at]
 }
 
-// waiting says of a replica in sync why no other one can take its place, or "".
-func (c copied) waiting(node string) string {
+// waiting says of a replica in sync why no other one can take its place if the node is drained, or "". It is alone if
+// no other one can serve at all.
+func (c copied) waiting(node string) (waiting string, alone bool) {
 	if own := c.own(); c.deleted() || own == nil || own.State != v1alpha1.MemberInSync {
-		return ""
+		return "", false
 	}
-	waiting := "no other replica is in sync"
+	waiting, alone = "no other replica is in sync", true
 	for i := range c.mirror.Spec.Members {
 		m := &c.mirror.Spec.Members[i]
 		o := c.others[m.Replica]
@@ -167,12 +168,12 @@ func (c copied) waiting(node string) string {
 		case !o.alive, !meta.IsStatusConditionTrue(o.replica.Status.Conditions, v1alpha1.ConditionReady):
 			waiting = "its replica on node " + o.replica.Spec.Node + " is not ready"
 		case o.open:
-			waiting = "node " + o.replica.Spec.Node + ", which has the other replica, is being drained or was not uncordoned"
+			waiting, alone = "node "+o.replica.Spec.Node+", which has the other replica, is being drained or was not uncordoned", false
 		default:
-			return ""
+			return "", false
 		}
 	}
-	return waiting
+	return waiting, alone
 }
 
 // holds says why a replica must stay, or "": another replica has all data and serves it, or this one lacks data, or is

@@ -87,6 +87,8 @@ func TestDecide(t *testing.T) {
 		"the other is out, in use":     {cordon, []copied{used(pair(in, out, nil))}, true, false, v1alpha1.ReasonOnlyInSyncReplica, "no other replica is in sync"},
 		"both in sync, and in use":     {cordon, []copied{used(of(nil)), single}, true, false, v1alpha1.ReasonOnlyReplica, "its only replica"},
 		"in use, and one replica":      {cordon, []copied{used(pair(in, out, nil)), single}, true, false, v1alpha1.ReasonOnlyInSyncReplica, "2 volumes would"},
+		"moved, and in use":            {cordon, []copied{func() copied { c := used(pair(in, filling, nil)); c.single = true; return c }()}, true, false, v1alpha1.ReasonOnlyReplica, "no other replica is in sync"},
+		"the other is drained, in use": {cordon, []copied{used(of(func(_ *v1alpha1.NvmfMirror, o *other) { o.open = true }))}, true, false, v1alpha1.ReasonOnlyReplica, "is being drained"},
 		"suspect, in use":              {cordon, []copied{used(pair(filling, in, func(m *v1alpha1.NvmfMirror, _ *other) { m.Spec.Members[0].Suspect = true }))}, true, false, v1alpha1.ReasonOnlyReplica, "until they have been compared"},
 		"the other is filled":          {cordon, []copied{pair(in, filling, nil)}, true, false, v1alpha1.ReasonOnlyReplica, "no other replica is in sync"},
 		"this one is out":              {cordon, []copied{pair(out, in, nil)}, true, true, v1alpha1.ReasonAsExpected, ""},
