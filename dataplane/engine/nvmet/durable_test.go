@@ -38,6 +38,7 @@ func testPoolsAreSynced(t *testing.T) {
 	}
 	scan := func() error {
 		t.Helper()
+		synctest.Wait() // until syncs have ended that were answered
 		s, err := h.scan()
 		if err != nil || len(s.pools) != 1 {
 			t.Fatalf("pools %+v, %v", s, err)
