@@ -53,19 +53,19 @@ func syncDir(dir string) error {
 	return err
 }
 
-// RoomOfFile is what a regular file takes of its filesystem, and what that has left for it, in bytes. It is not known,
-// and no error, of what is not a regular file.
-func RoomOfFile(path string) (taken, left int64, known bool, err error) {
+// RoomOfFile is what a regular file takes of its filesystem, and what that has left for it, in bytes. It fails with
+// os.ErrInvalid for anything else than a regular file.
+func RoomOfFile(path string) (taken, left int64, err error) {
 	var file unix.Stat_t
 	if err := unix.Stat(path, &file); err != nil {
-		return 0, 0, false, &os.PathError{Op: "stat", Path: path, Err: err}
+		return 0, 0, &os.PathError{Op: "stat", Path: path, Err: err}
 	}
 	if file.Mode&unix.S_IFMT != unix.S_IFREG {
-		return 0, 0, false, nil
+		return 0, 0, &os.PathError{Op: "stat", Path: path, Err: os.ErrInvalid}
 	}
 	var fs unix.Statfs_t
 	if err := unix.Statfs(path, &fs); err != nil {
-		return 0, 0, false, &os.PathError{Op: "statfs", Path: path, Err: err}
+		return 0, 0, &os.PathError{Op: "statfs", Path: path, Err: err}
 	}
-	return file.Blocks * 512, int64(fs.Bavail) * fs.Bsize, true, nil
+	return file.Blocks * 512, int64(fs.Bavail) * fs.Bsize, nil
 }

@@ -250,7 +250,7 @@ func (s *State) LimitFiles(under func(path string) string) {
 		if p.Err != nil || p.Path != p.Device { // a file's ID is its path
 			continue
 		}
-		if taken, left, known, err := device.RoomOfFile(under(p.Path)); known && err == nil {
+		if taken, left, err := device.RoomOfFile(under(p.Path)); err == nil {
 			p.limit(taken, left)
 		}
 	}

@@ -64,12 +64,12 @@ func (h *host) scan() (*store, error) {
 		all[i] = filepath.Join(h.poolsDir(), name)
 	}
 	h.inherit(mounts, all)
-	for _, name := range dirs {
+	for i, name := range dirs {
 		id, err := url.PathUnescape(name)
 		if err != nil {
 			continue // not a name that poolDir makes
 		}
-		p := &pool{Pool: engine.Pool{Device: id}, dir: filepath.Join(h.poolsDir(), name)}
+		p := &pool{Pool: engine.Pool{Device: id}, dir: all[i]}
 		s.pools = append(s.pools, p)
 		p.Err = h.readPool(s, p, mounts)
 	}

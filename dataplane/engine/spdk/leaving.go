@@ -4,11 +4,8 @@ package spdk
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/url"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -127,19 +124,18 @@ func (s *session) readmit(nqn string, hosts []spdkrpc.AllowedHost) (connected []
 // say whether they are gone. Those of which it still cannot be said are left: nobody else gets their subsystems.
 func (s *session) readmitLeft() {
 	s.life.left = map[string][]spdkrpc.AllowedHost{}
-	entries, _ := os.ReadDir(s.leavingDir()) // a folder that cannot be read was never written to
-	if len(entries) == 0 {
+	leaving, _ := s.leavingRecords().of() // a folder that cannot be read was never written to
+	if len(leaving) == 0 {
 		return
 	}
 	patience, cancel := context.WithTimeout(s.ctx, leftPatience)
 	defer cancel()
 	look := s.under(patience)
-	for _, e := range entries {
-		nqn, unnamed := url.PathUnescape(e.Name())
-		if unnamed != nil {
-			continue
+	for _, nqn := range leaving {
+		var hosts []spdkrpc.AllowedHost
+		if err := s.leavingRecords().read(nqn, &hosts); err != nil {
+			hosts = nil // it was cut off, before anything was taken away
 		}
-		hosts := s.readLeaving(nqn)
 		there, known := look.subsystem(nqn)
 		if known && there == nil { // the target was started since
 			s.forgetLeaving(nqn)
@@ -157,7 +153,11 @@ func (s *session) readmitLeft() {
 
 // addLeft hosts to an export, as it is served: they count as admitted.
 func (s *session) addLeft(x *engine.Export) {
-	for _, host := range s.life.left[x.NQN] {
+	left := s.life.left[x.NQN]
+	if len(left) == 0 {
+		return
+	}
+	for _, host := range left {
 		if !slices.Contains(x.Hosts, host.NQN) {
 			x.Hosts = append(x.Hosts, host.NQN)
 		}
@@ -190,44 +190,20 @@ func (s *session) admits(nqn, host string) bool {
 	return is != nil && slices.ContainsFunc(is.Hosts, func(h spdkrpc.AllowedHost) bool { return h.NQN == host })
 }
 
-func (e *Engine) leavingDir() string {
-	return filepath.Join(filepath.Dir(e.path(e.config.Socket)), "leaving")
+// leavingRecords say which hosts of a subsystem are being taken away, with the names of their keys.
+func (e *Engine) leavingRecords() records {
+	return records{filepath.Join(filepath.Dir(e.path(e.config.Socket)), "leaving")}
 }
 
-func (e *Engine) leavingRecord(nqn string) string {
-	return filepath.Join(e.leavingDir(), url.PathEscape(nqn))
-}
-
-// recordLeaving says which hosts of a subsystem are about to be taken away, with the names of their keys, beside those
-// that are left.
+// recordLeaving before hosts of a subsystem are taken away, beside those that are left.
 func (s *session) recordLeaving(nqn string, hosts []spdkrpc.AllowedHost) {
-	data, err := json.Marshal(slices.Concat(s.life.left[nqn], hosts))
-	if err == nil {
-		err = os.MkdirAll(s.leavingDir(), 0o700)
-	}
-	if err == nil {
-		err = os.WriteFile(s.leavingRecord(nqn), data, 0o600)
-	}
-	if err != nil {
+	if err := s.leavingRecords().write(nqn, slices.Concat(s.life.left[nqn], hosts)); err != nil {
 		logr.FromContextOrDiscard(s.ctx).Error(err, "Hosts are taken away without a record; do not kill this process now", "nqn", nqn)
 	}
 }
 
-// readLeaving is what recordLeaving wrote: nobody where that was cut off, before anything was taken away.
-func (s *session) readLeaving(nqn string) []spdkrpc.AllowedHost {
-	var hosts []spdkrpc.AllowedHost
-	data, err := os.ReadFile(s.leavingRecord(nqn))
-	if err == nil {
-		err = json.Unmarshal(data, &hosts)
-	}
-	if err != nil {
-		return nil
-	}
-	return hosts
-}
-
 func (s *session) forgetLeaving(nqn string) {
-	if err := os.Remove(s.leavingRecord(nqn)); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := s.leavingRecords().remove(nqn); err != nil {
 		logr.FromContextOrDiscard(s.ctx).Error(err, "A record of hosts that are gone stays", "nqn", nqn)
 	}
 }

@@ -4,13 +4,9 @@ package spdk
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
-	"net/url"
-	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -384,7 +380,8 @@ func (s *session) lift(of served) error {
 func (s *session) limitAgain(nqn string) {
 	patience, cancel := context.WithTimeout(s.ctx, drainPatience)
 	defer cancel()
-	lifted, err := s.readQuiet(nqn)
+	var lifted *spdkrpc.BdevSetQosLimit
+	err := s.quietRecords().read(nqn, &lifted)
 	if err == nil && lifted != nil {
 		if _, err = spdkrpc.Call(patience, s.conn, *lifted); err == nil {
 			err = s.recordQuiet(nqn, nil) // they may be changed from now on, also if hosts cannot be woken yet
@@ -416,10 +413,7 @@ func (s *session) wakeOne(nqn string) error {
 			return err
 		}
 	}
-	if err := os.Remove(s.quietRecord(nqn)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return nil
+	return s.quietRecords().remove(nqn)
 }
 
 // wakeAll that a process before this one has left waiting, or a call of this one that could not wake them.
@@ -428,17 +422,16 @@ func (s *session) wakeAll() error {
 	if s.life.awake {
 		return nil
 	}
-	entries, err := os.ReadDir(s.quietDir())
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
+	waiting, err := s.quietRecords().of()
+	if err != nil {
 		return err
 	}
 	patience, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), wakePatience)
 	defer cancel()
 	var errs []error
 	var woken []*asking
-	for _, e := range entries {
-		nqn, err := url.PathUnescape(e.Name())
-		if err != nil || s.life.waking[nqn] != nil { // which wakes them itself
+	for _, nqn := range waiting {
+		if s.life.waking[nqn] != nil { // which wakes them itself
 			continue
 		}
 		woken = append(woken, s.ask(s.life.waking, nqn, func(beyond *session) error { return beyond.wakeOne(nqn) }))
@@ -453,31 +446,10 @@ func (s *session) wakeAll() error {
 	return err
 }
 
-func (e *Engine) quietDir() string { return e.path(e.config.StateDir, "spdk/quiet") }
+// quietRecords say which subsystems' hosts are kept waiting, and which limits the volume gets before they go on; null
+// for none that were lifted.
+func (e *Engine) quietRecords() records { return records{e.path(e.config.StateDir, "spdk/quiet")} }
 
-func (e *Engine) quietRecord(nqn string) string {
-	return filepath.Join(e.quietDir(), url.PathEscape(nqn))
-}
-
-// recordQuiet says that the hosts of a subsystem are kept waiting, and which limits its volume gets before they go on;
-// nil for none that were lifted.
 func (e *Engine) recordQuiet(nqn string, lifted *spdkrpc.BdevSetQosLimit) error {
-	if err := os.MkdirAll(e.quietDir(), 0o700); err != nil {
-		return err
-	}
-	data, err := json.Marshal(lifted)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(e.quietRecord(nqn), data, 0o600)
-}
-
-// readQuiet is what recordQuiet wrote last. A record is empty where that was cut off.
-func (e *Engine) readQuiet(nqn string) (lifted *spdkrpc.BdevSetQosLimit, err error) {
-	data, err := os.ReadFile(e.quietRecord(nqn))
-	if len(data) == 0 {
-		return nil, err
-	}
-	err = json.Unmarshal(data, &lifted)
-	return lifted, err
+	return e.quietRecords().write(nqn, lifted)
 }
