@@ -323,6 +323,13 @@ SCALE ?= 100/2000,300/6000,1000/20000
 bench-scale: envtest ## Measure operator and CSI controller beside the objects of clusters of the sizes in SCALE, with a real API server; docs/concepts/scale.md says what that shows
 	KUBEBUILDER_ASSETS=$$(cd test/e2e && $(LAB) assets-dir) WEFT_SCALE=$(SCALE) $(GO) test ./csi-driver/controller ./operator/cmd/weft-operator -p 1 -run '^$$' -bench 'BenchmarkScale$$' -benchtime 1x -timeout 120m -v
 
+.PHONY: bench-storm
+bench-storm: ## Measure a node with 1,000 and 4,000 volumes on the nvmf_tgt that WEFT_SPDK_TARGET names: 500 are detached and attached while a host reads
+	$(real-target)
+	@mkdir -p dist
+	$(GO) test -c -o dist/agent.test ./dataplane/agent
+	cd dataplane/agent && taskset -c 0 $(CURDIR)/dist/agent.test -test.run '^$$' -test.bench BenchmarkStorm -test.benchtime 1x -test.timeout 10m
+
 .PHONY: bench-deletion
 bench-deletion: ## Measure attaching beside the deletion of 1 TiB, on the nvmf_tgt that WEFT_SPDK_TARGET names; at most 1.2 times as long as alone
 	$(real-target)

@@ -252,7 +252,7 @@ func (r *Reconciler) engineOf(s *decide.Observed) engine.Engine {
 func (r *Reconciler) decideAndAct(ctx context.Context, e engine.Engine, s *decide.Observed, n *round) decide.Decision {
 	for round := 1; ; round++ {
 		if e != nil {
-			r.timed(n.in(ctx), "gather", func(ctx context.Context) { s.Target = lookAt(ctx, e, *s.Node.Spec.Plan, s.Target) })
+			r.timed(n.in(ctx), "gather", func(ctx context.Context) { s.Target = lookAt(ctx, e, *s.Node.Spec.Plan, s.Target, s.OnlyHosts()) })
 			r.observeWaits(s)
 			if r.noteChanges() && round <= maxRounds {
 				s.Target, s.Attempts = decide.Target{}, decide.Attempts{}
@@ -282,8 +282,9 @@ func (r *Reconciler) decide(s *decide.Observed) decide.Decision {
 }
 
 // lookAt an engine, after it was brought into service. What it is and how it was started does not change during a
-// reconciliation, and is asked once: t is what the last look found.
-func lookAt(ctx context.Context, e engine.Engine, plan v1alpha1.Plan, t decide.Target) decide.Target {
+// reconciliation, and is asked once: t is what the last look found. A glance holds up the target less, if the engine
+// can do with one.
+func lookAt(ctx context.Context, e engine.Engine, plan v1alpha1.Plan, t decide.Target, glance bool) decide.Target {
 	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
 	defer cancel()
 	if t.Info.Type == "" {
@@ -291,7 +292,11 @@ func lookAt(ctx context.Context, e engine.Engine, plan v1alpha1.Plan, t decide.T
 			return t
 		}
 	}
-	state, err := e.Gather(ctx)
+	gather := e.Gather
+	if g, ok := e.(engine.Glancer); ok && glance {
+		gather = g.Glance
+	}
+	state, err := gather(ctx)
 	if err != nil {
 		t.State, t.Err, t.Reason = engine.State{}, err, v1alpha1.ReasonEngineNotAnswering
 		return t

@@ -7,11 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -27,12 +29,17 @@ import (
 	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
 )
 
-// inMemory is a client that reads as a cache does, copies and all, and refuses to write.
+// inMemory is a client that reads as a cache does, copies and all, and refuses to write unless it is writable.
 type inMemory struct {
 	client.Client
 	node      *v1alpha1.NvmfNode
 	volumes   []*v1alpha1.NvmfReplica
 	snapshots []*v1alpha1.NvmfSnapshot
+	writable  bool
+	// mu is held to write.
+	mu sync.Mutex
+	// version of the last object that was written.
+	version int
 }
 
 func (c *inMemory) Get(_ context.Context, _ client.ObjectKey, obj client.Object, _ ...client.GetOption) error {
@@ -54,7 +61,12 @@ func (c *inMemory) List(_ context.Context, list client.ObjectList, _ ...client.L
 	return nil
 }
 
-func (c *inMemory) Status() client.SubResourceWriter { return noWriter{} }
+func (c *inMemory) Status() client.SubResourceWriter {
+	if c.writable {
+		return statusWriter{c: c}
+	}
+	return noWriter{}
+}
 
 type noWriter struct{ client.SubResourceWriter }
 
@@ -87,6 +99,16 @@ func (e *timedEngine) Info(ctx context.Context) (engine.Info, error) {
 func (e *timedEngine) Gather(ctx context.Context) (engine.State, error) {
 	defer e.add(enginetest.Gather, time.Now())
 	return e.Engine.Gather(ctx)
+}
+
+// Glance implements engine.Glancer.
+func (e *timedEngine) Glance(ctx context.Context) (engine.State, error) {
+	g, ok := e.Engine.(engine.Glancer)
+	if !ok {
+		return e.Gather(ctx)
+	}
+	defer e.add(enginetest.Gather, time.Now())
+	return g.Glance(ctx)
 }
 
 func (e *timedEngine) OpenPools(ctx context.Context, devices []engine.Device) []error {
@@ -123,13 +145,13 @@ func serving(tb testing.TB, e engine.Engine, plan *v1alpha1.Plan, volumes int) (
 	})
 	snapshot := decide.Observed{Now: now, Refresh: true, Node: c.node, Inventory: testInventory()}
 	for n := range volumes {
-		v := testVolume(n+1, ofSize("64Mi"), withHosts(hostA))
+		v := testVolume(n+1, ofSize("16Mi"), withHosts(hostA))
 		v.UID, v.ResourceVersion = types.UID(uuid(n+1)), "1"
 		c.volumes = append(c.volumes, v)
 	}
 	for settled := false; !settled; {
 		snapshot.Volumes, snapshot.Attempts, snapshot.Records = c.volumes, decide.Attempts{}, records.Current()
-		snapshot.Target = lookAt(ctx, target, *plan, snapshot.Target)
+		snapshot.Target = lookAt(ctx, target, *plan, snapshot.Target, false)
 		if snapshot.Target.Err != nil {
 			tb.Fatal(snapshot.Target.Err)
 		}
@@ -149,6 +171,11 @@ func serving(tb testing.TB, e engine.Engine, plan *v1alpha1.Plan, volumes int) (
 		c.node.Status = d.Node
 		for _, v := range c.volumes {
 			v.Status = d.Volumes[v.Name]
+		}
+	}
+	for _, v := range c.volumes {
+		if !meta.IsStatusConditionTrue(v.Status.Conditions, v1alpha1.ConditionReady) {
+			tb.Fatalf("replica %s is not ready: %v", v.Name, v.Status.Conditions)
 		}
 	}
 	metrics, err := NewMetrics(prometheus.NewRegistry())

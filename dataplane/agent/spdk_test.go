@@ -83,12 +83,15 @@ func newFakeSPDK(tb testing.TB, pace time.Duration) *spdkNode {
 
 // newRealSPDK is a node with the nvmf_tgt that WEFT_SPDK_TARGET names, and a file for a pool: the machine's drives are
 // not touched.
-func newRealSPDK(tb testing.TB) *spdkNode {
+func newRealSPDK(tb testing.TB, changes ...func(*v1alpha1.Plan)) *spdkNode {
 	tb.Helper()
 	path := spdktest.RealTarget(tb)
 	n := newSPDKNode(tb)
 	n.plan.File = &v1alpha1.DeviceFile{Path: filepath.Join(n.dir, "pool.img"), Size: resource.MustParse("128Gi")}
 	n.plan.SPDK.Driver = v1alpha1.DriverKernel
+	for _, change := range changes {
+		change(n.plan)
+	}
 	n.launch = func(ctx context.Context, socket string) (mortal, error) {
 		return spdktest.RunReal(ctx, path, socket, "-m", n.plan.SPDK.CoreMask, "--wait-for-rpc")
 	}

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -114,7 +113,7 @@ var (
 func writeStatuses[T client.Object, S any](ctx, gate context.Context, r *Reconciler, k kind[T, S], objects []T, statuses map[string]S) map[string]error {
 	return writeEach(gate, objects, k.uuid, func(i int, obj T) error {
 		status, ok := statuses[obj.GetName()]
-		if !ok || equality.Semantic.DeepEqual(k.status(obj), status) {
+		if !ok || decide.Same(k.status(obj), status) {
 			return nil
 		}
 		now := k.empty()
@@ -137,7 +136,7 @@ func (r *Reconciler) writeNode(ctx context.Context, s *decide.Observed, status v
 		return !slices.ContainsFunc(status.Conditions, func(own metav1.Condition) bool { return own.Type == c.Type })
 	})
 	slices.SortFunc(bears.Conditions, func(a, b metav1.Condition) int { return strings.Compare(a.Type, b.Type) })
-	if equality.Semantic.DeepEqual(bears, status) {
+	if decide.Same(bears, status) {
 		return nil
 	}
 	now := &v1alpha1.NvmfNode{}

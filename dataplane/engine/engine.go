@@ -152,6 +152,16 @@ type Watcher interface {
 	Watch(ctx context.Context, changed func())
 }
 
+// Glancer is an engine that can look at less, so that its target is held up less.
+type Glancer interface {
+	// Glance is Gather, but what no call of this process can have changed may be as it was up to GlanceAge ago, and
+	// what hosts have written as of half a minute ago. Of a volume whose hosts have changed since it is exact.
+	Glance(ctx context.Context) (State, error)
+}
+
+// GlanceAge is how old at most what Glance finds may be.
+const GlanceAge = 5 * time.Minute
+
 // Clearer is an engine whose target overwrites what was deleted. What is deleted is gone for its user at once, and the
 // pool keeps its space until it is cleared. That goes on where it was after a restart of agent or target. After the end
 // of a target free space may have to be cleared as well: until enough of it is, Export fails with ErrBusy.

@@ -93,7 +93,7 @@ func start(ctx context.Context, on Caller, req request) (*Conn, *call, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	call, err := conn.start(ctx, req.method(), params)
+	call, err := conn.start(ctx, req, params)
 	return conn, call, err
 }
 

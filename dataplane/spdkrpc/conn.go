@@ -43,6 +43,8 @@ type Conn struct {
 	// queue of the calls that are not yet written, in order.
 	queue  []*call
 	lastID uint64
+	// touched by calls since Touched was called.
+	touched Touched
 	// err is why no more calls are taken.
 	err error
 }
@@ -54,6 +56,7 @@ type call struct {
 	params []byte
 	// onLvstore: it has a place in Conn.lvolWindow too.
 	onLvstore bool
+	touches   Touched
 	// written: the writer has taken it; from then on it may be carried out. Guarded by Conn.mu.
 	written bool
 	// done is closed once answer is set, and ended with it.
@@ -84,6 +87,7 @@ func newConn(socket net.Conn, window int) *Conn {
 		wake:       make(chan struct{}, 1),
 		lost:       make(chan struct{}),
 		flying:     map[uint64]*call{},
+		touched:    Touched{Everything: true},
 	}
 	go c.write()
 	go c.read()
@@ -104,8 +108,10 @@ func (c *Conn) usable() bool {
 }
 
 // start queues a call once the window has room for it.
-func (c *Conn) start(ctx context.Context, method string, params []byte) (*call, error) {
-	call := &call{method: method, params: params, onLvstore: strings.HasPrefix(method, "bdev_lvol_"), done: make(chan struct{})}
+func (c *Conn) start(ctx context.Context, req request, params []byte) (*call, error) {
+	call := &call{
+		method: req.method(), params: params, onLvstore: strings.HasPrefix(req.method(), "bdev_lvol_"), touches: touchedBy(req), done: make(chan struct{}),
+	}
 	if call.onLvstore {
 		if err := c.enter(ctx, c.lvolWindow); err != nil {
 			return nil, err
@@ -126,6 +132,7 @@ func (c *Conn) start(ctx context.Context, method string, params []byte) (*call, 
 	c.lastID++
 	call.id = c.lastID
 	c.flying[call.id] = call
+	c.touched.add(call.touches)
 	c.queue = append(c.queue, call)
 	c.mu.Unlock()
 	select {

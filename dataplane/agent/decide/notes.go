@@ -12,7 +12,6 @@ import (
 	"slices"
 	"unicode/utf8"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -167,7 +166,7 @@ func (n Note) Says(other Note) bool {
 	if n.Description.VolumeUID == other.Description.VolumeUID {
 		n.Description.VolumeGeneration = other.Description.VolumeGeneration
 	}
-	return equality.Semantic.DeepEqual(n, other)
+	return Same(n, other)
 }
 
 // NoteRef is a replica or snapshot that a note is about. Its object is nil if it has none, or loses it.

@@ -6,6 +6,9 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/internal/dhchap"
@@ -45,6 +48,17 @@ type Observed struct {
 	Starvation Starvation
 	// Attempts are the operations of this reconciliation so far, with their outcome.
 	Attempts Attempts
+}
+
+// OnlyHosts says that all replicas and snapshots were made, have the size that is asked for, and are to stay: who is
+// admitted to them is all that may be left to decide.
+func (s *Observed) OnlyHosts() bool {
+	unmade := func(obj metav1.Object, conditions []metav1.Condition) bool {
+		return obj.GetDeletionTimestamp() != nil || !meta.IsStatusConditionTrue(conditions, v1alpha1.ConditionCreated)
+	}
+	return !slices.ContainsFunc(s.Volumes, func(v *v1alpha1.NvmfReplica) bool {
+		return unmade(v, v.Status.Conditions) || v.Status.Size == nil || v.Status.Size.Cmp(v.Spec.Size) != 0
+	}) && !slices.ContainsFunc(s.Snapshots, func(v *v1alpha1.NvmfSnapshot) bool { return unmade(v, v.Status.Conditions) })
 }
 
 // Target is what is known of the node's engine.

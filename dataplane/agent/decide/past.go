@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
@@ -181,7 +180,7 @@ func (d *decider) record(i *item, is Record) {
 	was, ok := d.Records.Items[i.id]
 	switch {
 	case is.UID == "" && is.Suspect == "":
-	case ok && equality.Semantic.DeepEqual(was, is):
+	case ok && Same(was, is):
 		delete(d.decision.Records.Put, i.id)
 	default:
 		d.decision.Records.Put[i.id] = is

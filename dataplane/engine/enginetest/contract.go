@@ -142,6 +142,8 @@ type suite struct {
 	ctx context.Context
 	// engine is a process that goes on; fresh makes another.
 	engine engine.Engine
+	// others than engine were called, too: engine may not know of that.
+	others bool
 }
 
 // Run the whole suite.
@@ -186,7 +188,10 @@ func run(t *testing.T, h Harness, do func(*suite)) {
 }
 
 // fresh is the engine of a process that has just started.
-func (s *suite) fresh() engine.Engine { return s.Engine(s.t) }
+func (s *suite) fresh() engine.Engine {
+	s.others = true
+	return s.Engine(s.t)
+}
 
 // one is the error of a call with one item.
 func (s *suite) one(errs []error) error {
@@ -206,7 +211,11 @@ func (s *suite) done(errs []error) {
 // state as a process that has just started gathers it.
 func (s *suite) state() engine.State {
 	s.t.Helper()
-	state, err := s.fresh().Gather(s.ctx)
+	called, e := s.engine, s.Engine(s.t)
+	if s.others {
+		called = e
+	}
+	state, err := Look(s.ctx, s.t, called, e)
 	s.Expect(err).NotTo(HaveOccurred())
 	return state
 }

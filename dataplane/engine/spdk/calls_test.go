@@ -22,7 +22,8 @@ func (r *rig) look() {
 	check(r.t, err)
 	_, err = r.engine.BufferWaits(r.ctx)
 	check(r.t, err)
-	r.state()
+	_, err = r.engine.Gather(r.ctx)
+	check(r.t, err)
 }
 
 // TestCallsOfAnAttach holds how much the target is asked, on a core that serves I/O as well: of one volume that is
@@ -39,7 +40,8 @@ func TestCallsOfAnAttach(t *testing.T) {
 	r.look()
 	r.done(r.engine.Export(r.ctx, []engine.Export{r.exportOf(id)}))
 	r.done(r.engine.SetQoS(r.ctx, []engine.VolumeQoS{{ID: id, QoS: engine.QoS{IOPS: 1000}}}))
-	r.state()
+	_, err := r.engine.Gather(r.ctx)
+	check(t, err)
 	r.look()
 
 	calls := map[string]int{}

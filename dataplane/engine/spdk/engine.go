@@ -66,6 +66,7 @@ type Engine struct {
 
 var (
 	_ engine.Engine  = (*Engine)(nil)
+	_ engine.Glancer = (*Engine)(nil)
 	_ engine.Watcher = (*Engine)(nil)
 )
 
@@ -108,7 +109,9 @@ func (e *Engine) path(elem ...string) string {
 // life holds what cannot change until the target behind a connection ends, and the connection with it. A new
 // connection begins with nothing: what was read on one is never taken for what is behind another.
 type life struct {
-	conn    *spdkrpc.Conn
+	conn *spdkrpc.Conn
+	// began is when this process first called it.
+	began   time.Time
 	version *spdkrpc.Version
 	fixed   *fixed
 	// uncleared pools, by their devices, are those where SPDK could not delete something. It may list it no more, and
@@ -137,6 +140,10 @@ type life struct {
 	halfMerged map[string]bool
 	// left are hosts that were taken away, by their subsystems' NQNs, of which it is unknown whether they are gone.
 	left map[string][]spdkrpc.AllowedHost
+	// known is what the last look found; nil when that says nothing of the present.
+	known *known
+	// listed are as many bdevs and subsystems as the last look found.
+	listed int
 }
 
 // session is one call's connection: all that it asks goes to one life of the target.
@@ -159,7 +166,7 @@ func (e *Engine) begin(ctx context.Context) (s *session, end func(), err error) 
 		err = fmt.Errorf("%w: %s: %w", engine.ErrUnavailable, e.config.Socket, err)
 	}
 	if e.life.conn != conn {
-		e.life = life{conn: conn, uncleared: map[string]bool{}, condemned: condemned{}, trust: map[string]*trust{}, fresh: map[string]bool{}, asked: map[string]*asking{}, checks: map[string]*asking{}, waking: map[string]*asking{}, changing: map[string]*asking{}, halfMerged: map[string]bool{}}
+		e.life = life{conn: conn, began: e.config.Now(), uncleared: map[string]bool{}, condemned: condemned{}, trust: map[string]*trust{}, fresh: map[string]bool{}, asked: map[string]*asking{}, checks: map[string]*asking{}, waking: map[string]*asking{}, changing: map[string]*asking{}, halfMerged: map[string]bool{}}
 	}
 	return &session{Engine: e, ctx: ctx, conn: conn}, e.mu.Unlock, err
 }

@@ -97,7 +97,7 @@ func (r *rig) done(errs []error) {
 
 func (r *rig) state() engine.State {
 	r.t.Helper()
-	state, err := r.engine.Gather(r.ctx)
+	state, err := enginetest.Look(r.ctx, r.t, r.engine, r.engine)
 	r.Expect(err).NotTo(HaveOccurred())
 	return state
 }

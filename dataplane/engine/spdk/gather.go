@@ -14,6 +14,15 @@ import (
 // Gather implements engine.Engine. Of a target that waits for its settings, Start was not
 // called: it serves nothing, and its pools cannot be read.
 func (e *Engine) Gather(ctx context.Context) (engine.State, error) {
+	return e.gather(ctx, (*session).lookAtAll)
+}
+
+// Glance implements engine.Glancer.
+func (e *Engine) Glance(ctx context.Context) (engine.State, error) {
+	return e.gather(ctx, (*session).lookAgain)
+}
+
+func (e *Engine) gather(ctx context.Context, look func(*session) (*store, *network, error)) (engine.State, error) {
 	s, end, err := e.begin(ctx)
 	defer end()
 	if err != nil {
@@ -24,7 +33,7 @@ func (e *Engine) Gather(ctx context.Context) (engine.State, error) {
 	}
 	s.awaitFirst()  //nolint:contextcheck // by the session's
 	s.readmitLeft() //nolint:contextcheck // by the session's
-	st, n, err := s.finish(s.startStore(), s.startNetwork())
+	st, n, err := look(s)
 	if err != nil {
 		return engine.State{}, err
 	}

@@ -128,6 +128,7 @@ func (s *session) readmitLeft() {
 	if len(leaving) == 0 {
 		return
 	}
+	s.life.known = nil // they may have written until now
 	patience, cancel := context.WithTimeout(s.ctx, leftPatience)
 	defer cancel()
 	look := s.under(patience)

@@ -26,8 +26,10 @@ type network struct {
 	transports map[v1alpha1.TransportType]spdkrpc.Transport
 }
 
-// networkReading is under way. Without transports nothing is known of the portals but where they are.
+// networkReading has begun. Without transports nothing is known of the portals but where they are.
 type networkReading struct {
+	listed     []spdkrpc.Subsystem
+	err        error
 	subsystems []*spdkrpc.Pending[[]spdkrpc.Subsystem]
 	transports *spdkrpc.Pending[[]spdkrpc.Transport]
 }
@@ -38,20 +40,15 @@ func (s *session) startNetwork() networkReading {
 	return r
 }
 
-// fewNames are asked for one by one. More than these SPDK lists sooner with all the others, although it serves no I/O
-// on that core meanwhile.
-const fewNames = 32
-
-// startSubsystems reads only who exports what: of these subsystems, or of all when none or many are named. SPDK logs an
-// error for each that is not there.
+// startSubsystems reads only who exports what: of these subsystems, or of all when none or too many are named. SPDK
+// logs an error for each that is not there.
 func (s *session) startSubsystems(nqns ...string) networkReading {
-	if len(nqns) == 0 || len(nqns) > fewNames {
-		nqns = []string{""}
-	}
 	var r networkReading
-	for _, nqn := range nqns {
-		r.subsystems = append(r.subsystems, spdkrpc.Start(s.ctx, s.conn, spdkrpc.NvmfGetSubsystems{NQN: nqn}))
+	if len(nqns) == 0 || !s.worthNaming(len(nqns)) {
+		r.subsystems = append(r.subsystems, spdkrpc.Start(s.ctx, s.conn, spdkrpc.NvmfGetSubsystems{}))
+		return r
 	}
+	r.listed, r.err = s.subsystemsNamed(nqns)
 	return r
 }
 
@@ -73,12 +70,21 @@ func (s *session) finishNetwork(r networkReading) (*network, error) {
 		portals:    map[v1alpha1.Portal]engine.Portal{},
 		transports: map[v1alpha1.TransportType]spdkrpc.Transport{},
 	}
+	switch {
+	case errors.Is(r.err, spdkrpc.ErrWrongState):
+		return n, nil
+	case r.err != nil:
+		return nil, mapError(r.err)
+	}
+	for _, sub := range r.listed {
+		n.subsystems[sub.NQN] = sub
+	}
 	for _, pending := range r.subsystems {
 		subsystems, err := pending.Wait()
 		switch {
 		case errors.Is(err, spdkrpc.ErrWrongState):
 			return n, nil
-		case err != nil && !errors.Is(err, spdkrpc.ErrNotFound):
+		case err != nil:
 			return nil, mapError(err)
 		}
 		for _, sub := range subsystems {

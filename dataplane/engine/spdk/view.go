@@ -88,10 +88,12 @@ func (l *lvol) allocatedBytes() int64 {
 	return min(sum, l.sizeBytes)
 }
 
-// storeReading of the pools is under way. One of bdevs and names is set, or neither when there is nothing to be named.
+// storeReading of the pools has begun. One of listed, bdevs and names is set, or none when there is nothing to name.
 type storeReading struct {
 	lvstores *spdkrpc.Pending[[]spdkrpc.Lvstore]
-	bdevs    []*spdkrpc.Pending[[]spdkrpc.Bdev]
+	listed   []spdkrpc.Bdev
+	err      error
+	bdevs    *spdkrpc.Pending[[]spdkrpc.Bdev]
 	names    *spdkrpc.Pending[[]spdkrpc.Lvol]
 }
 
@@ -114,31 +116,33 @@ func (s *session) startNames() storeReading {
 }
 
 func (s *session) listBdevs(r *storeReading) {
-	r.bdevs = []*spdkrpc.Pending[[]spdkrpc.Bdev]{spdkrpc.Start(s.ctx, s.conn, spdkrpc.BdevGetBdevs{})}
+	r.bdevs = spdkrpc.Start(s.ctx, s.conn, spdkrpc.BdevGetBdevs{})
 }
 
 func (s *session) listNames(r *storeReading) {
 	r.names = spdkrpc.Start(s.ctx, s.conn, spdkrpc.BdevLvolGetLvols{})
 }
 
-// startVolumes reads these volumes by name, whichever pool they are in; where there are many, all that list reads.
+// startVolumes reads these volumes by name, whichever pool they are in; where there are too many, all that list reads.
 func (s *session) startVolumes(ids []engine.ID, list func(*storeReading)) storeReading {
 	r := s.startPools()
 	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
-	if len(ids) > fewNames {
+	if !s.worthNaming(len(ids)) {
 		list(&r)
 		return r
 	}
-	lvstores, _ := r.lvstores.Wait() // whose error finishStore sees
-	if len(ids)*len(lvstores) > fewNames {
+	lvstores, _ := r.lvstores.Wait()                                                        // whose error finishStore sees
+	if !s.worthNaming(len(ids)*len(lvstores)) || len(ids)*(len(lvstores)-1) > askedAtOnce { // SPDK logs each that is not there
 		list(&r)
 		return r
 	}
+	var names []string
 	for _, l := range lvstores {
 		for _, id := range ids {
-			r.bdevs = append(r.bdevs, spdkrpc.Start(s.ctx, s.conn, spdkrpc.BdevGetBdevs{Name: l.Name + "/" + string(id)}))
+			names = append(names, l.Name+"/"+string(id))
 		}
 	}
+	r.listed, r.err = s.bdevsNamed(names)
 	return r
 }
 
@@ -151,18 +155,14 @@ func (s *session) finishStore(r storeReading) (*store, error) {
 		return nil, err
 	}
 	lvstores, err := r.lvstores.Wait()
-	var bdevs []spdkrpc.Bdev
+	bdevs := r.listed
 	var names []spdkrpc.Lvol
-	var listErr error
+	listErr := r.err
 	if r.names != nil {
 		names, listErr = r.names.Wait()
 	}
-	for _, pending := range r.bdevs {
-		some, err := pending.Wait()
-		if !errors.Is(err, spdkrpc.ErrNotFound) { // a volume that is looked for by name
-			listErr = errors.Join(listErr, err)
-		}
-		bdevs = append(bdevs, some...)
+	if r.bdevs != nil {
+		bdevs, listErr = r.bdevs.Wait()
 	}
 	if err = errors.Join(err, listErr); err != nil && !errors.Is(err, spdkrpc.ErrWrongState) {
 		return nil, mapError(err)

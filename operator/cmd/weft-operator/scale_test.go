@@ -42,13 +42,10 @@ func BenchmarkScale(b *testing.B) {
 func measureOperator(b *testing.B, fleet *apiserver.Fleet) {
 	server.ServeFor(b)
 	m := &measured{B: b}
-	before, begun := apiserver.HeapMiB(), time.Now()
-	m.start()
-	m.settle()
-	counts, received := m.asked.Reset()
-	b.Logf("start: %v", counts)
-	b.ReportMetric((time.Since(begun) - settled).Seconds(), "start-s")
-	b.ReportMetric(float64(received)/(1<<20), "start-received-MiB")
+	before := apiserver.HeapMiB()
+	m.start("plan")()       // all nodes that are new
+	end := m.start("start") // once there is nothing left to do
+	defer end()
 	b.ReportMetric(apiserver.HeapMiB()-before, "heap-MiB")
 	b.ReportMetric(0, "ns/op") // nothing is repeated b.N times
 
@@ -84,8 +81,10 @@ type measured struct {
 	asked apiserver.Requests
 }
 
-// start the operator, which ends with the benchmark.
-func (m *measured) start() {
+// start the operator, and wait until it has done its work. The returned function ends it.
+func (m *measured) start(what string) (end func()) {
+	m.asked.Reset()
+	begun := time.Now()
 	ctx, cancel := context.WithCancel(m.Context())
 	mgr, err := newManager(ctx, rest.CopyConfig(m.asked.Of(operatorConfig)), settings{
 		Version: operatorVersion, Namespace: namespace, MetricsBindAddress: off, HealthProbeBindAddress: off,
@@ -96,14 +95,20 @@ func (m *measured) start() {
 	}
 	done := make(chan error, 1)
 	go func() { done <- mgr.Start(ctx) }()
-	m.Cleanup(func() {
+	if !mgr.GetCache().WaitForCacheSync(ctx) {
+		m.Fatal("the caches do not fill")
+	}
+	m.settle()
+	counts, received := m.asked.Reset()
+	m.Logf("%s: %v", what, counts)
+	m.ReportMetric((time.Since(begun) - settled).Seconds(), what+"-s")
+	m.ReportMetric(float64(apiserver.Writes(counts)), what+"-writes")
+	m.ReportMetric(float64(received)/(1<<20), what+"-received-MiB")
+	return func() {
 		cancel()
 		if err := <-done; err != nil {
 			m.Error(err)
 		}
-	})
-	if !mgr.GetCache().WaitForCacheSync(ctx) {
-		m.Fatal("the caches do not fill")
 	}
 }
 

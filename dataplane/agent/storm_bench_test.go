@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine/enginetest"
+	"github.com/weft-storage/weft/internal/dhchap"
+)
+
+const (
+	// stormVolumes are detached and attached again, stormRate of them a second.
+	stormVolumes, stormRate = 500, 100
+	// readEvery is how often the reader begins to read 4 KiB, whether or not the last read has ended.
+	readEvery = time.Millisecond
+	// aloneFor is how long it reads before anything else is asked of the target, and quietFor how long while the agent
+	// looks again and again, until that no longer has to reckon with calls of another process.
+	aloneFor, quietFor = 10 * time.Second, 40 * time.Second
+)
+
+// roomy has a directory in memory, whose filesystem says that it has room for many volumes: nothing is written to them.
+func roomy(b *testing.B) string {
+	b.Helper()
+	dir := b.TempDir()
+	if err := unix.Mount("weft", dir, "tmpfs", 0, "size=1t"); err != nil {
+		b.Fatalf("mount a filesystem in memory, which needs root: %v", err)
+	}
+	b.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			b.Error(err)
+		}
+	})
+	return dir
+}
+
+// BenchmarkStorm detaches and attaches stormVolumes of a node's volumes, while a host reads from another one. It says
+// how long a volume takes from its request to its host being admitted, and how much longer reads take than before. The
+// agent is the real one, with a real target; its objects are in memory.
+//
+//	make bench-storm WEFT_SPDK_TARGET=/path/to/nvmf_tgt
+func BenchmarkStorm(b *testing.B) {
+	for _, volumes := range []int{1000, 4000} {
+		b.Run(fmt.Sprintf("volumes=%d", volumes), func(b *testing.B) { measureStorm(b, volumes) })
+	}
+}
+
+func measureStorm(b *testing.B, volumes int) {
+	pool := filepath.Join(roomy(b), "pool.img")
+	node := newRealSPDK(b, func(p *v1alpha1.Plan) {
+		p.File = &v1alpha1.DeviceFile{Path: pool, Size: resource.MustParse("512Gi")}
+		p.SPDK.MemoryBytes, p.SPDK.PodMemoryBytes, p.SPDK.MaxSubsystems = 2<<30, 4<<30, int32(volumes+100)
+	})
+	r, _ := serving(b, node.engine(), node.plan, volumes)
+	s := &storm{B: b, r: r, objects: r.client.(*inMemory), ctx: log.IntoContext(b.Context(), logr.Discard())}
+	s.objects.writable, r.recorder = true, &events.FakeRecorder{}
+	s.reconcile()
+	reads := startReader(b, node.plan.Portals[0].Portal, s.objects.volumes[0])
+
+	pause(s.ctx, aloneFor/5) // it connects
+	begun := time.Now()
+	pause(s.ctx, aloneFor)
+	looked := time.Now()
+	for time.Since(looked) < quietFor {
+		s.reconcile()
+		pause(s.ctx, 10*time.Millisecond)
+	}
+	stormed := time.Now()
+	attached := slices.Clone(s.objects.volumes[1 : 1+stormVolumes])
+	s.change("detach", attached, nil)
+	s.change("attach", attached, []v1alpha1.VolumeHost{{NQN: hostB, Node: "host", NodeUID: "1"}}) // an attachment never comes back
+	ended := time.Now()
+
+	all := reads()
+	alone, looking, beside := all.between(begun, looked), all.between(looked, stormed), all.between(stormed, ended)
+	for _, q := range []struct {
+		name string
+		of   float64
+	}{{"p50", 0.5}, {"p99", 0.99}, {"p99.9", 0.999}, {"max", 1}} {
+		b.ReportMetric(alone.quantile(q.of).Seconds()*1e3, "read-"+q.name+"-alone-ms")
+		b.ReportMetric(looking.quantile(q.of).Seconds()*1e3, "read-"+q.name+"-looking-ms")
+		b.ReportMetric(beside.quantile(q.of).Seconds()*1e3, "read-"+q.name+"-storm-ms")
+	}
+	b.ReportMetric(0, "ns/op") // nothing is repeated b.N times
+}
+
+// pause for so long, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// storm of changes on a node.
+type storm struct {
+	*testing.B
+	r       *Reconciler
+	objects *inMemory
+	ctx     context.Context
+}
+
+func (s *storm) reconcile() {
+	s.Helper()
+	if _, err := s.r.Reconcile(s.ctx, reconcile.Request{}); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// change the hosts of replicas, stormRate a second, and reconcile as long as one is not as it should be.
+func (s *storm) change(what string, replicas []*v1alpha1.NvmfReplica, hosts []v1alpha1.VolumeHost) {
+	begun, took, asked, rounds := time.Now(), make([]time.Duration, 0, len(replicas)), 0, 0
+	due := func(i int) time.Time { return begun.Add(time.Duration(i) * time.Second / stormRate) }
+	var waiting []int
+	for len(took) < len(replicas) {
+		if len(waiting) == 0 {
+			pause(s.ctx, time.Until(due(asked)))
+		}
+		for ; asked < len(replicas) && !time.Now().Before(due(asked)); asked++ {
+			s.objects.change(replicas[asked].Name, func(rep *v1alpha1.NvmfReplica) {
+				rep.Spec.Hosts = hosts
+				rep.Generation++
+			})
+			waiting = append(waiting, asked)
+		}
+		s.reconcile()
+		rounds++
+		waiting = slices.DeleteFunc(waiting, func(i int) bool {
+			rep := s.objects.replica(replicas[i].Name)
+			if rep.Status.ObservedGeneration < rep.Generation || len(rep.Status.Hosts) != len(hosts) {
+				return false
+			}
+			took = append(took, time.Since(due(i)))
+			return true
+		})
+	}
+	slices.Sort(took)
+	s.ReportMetric(took[len(took)/2].Seconds()*1e3, what+"-p50-ms")
+	s.ReportMetric(took[len(took)*99/100].Seconds()*1e3, what+"-p99-ms")
+	s.ReportMetric(time.Since(begun).Seconds(), what+"-all-s")
+	s.ReportMetric(float64(rounds), what+"-reconciles")
+}
+
+// change an object as another client of the API server does.
+func (c *inMemory) change(name string, do func(*v1alpha1.NvmfReplica)) {
+	rep := c.replica(name).DeepCopy()
+	do(rep)
+	c.written(rep)
+	c.replace(rep)
+}
+
+func (c *inMemory) replica(name string) *v1alpha1.NvmfReplica { return c.volumes[c.index(name)] }
+
+func (c *inMemory) index(name string) int {
+	return slices.IndexFunc(c.volumes, func(v *v1alpha1.NvmfReplica) bool { return v.Name == name })
+}
+
+// replace an object by what it is now.
+func (c *inMemory) replace(obj client.Object) {
+	switch obj := obj.(type) {
+	case *v1alpha1.NvmfNode:
+		c.node = obj
+	case *v1alpha1.NvmfReplica:
+		c.volumes[c.index(obj.Name)] = obj
+	}
+}
+
+// written objects have a new version.
+func (c *inMemory) written(obj client.Object) {
+	c.version++
+	obj.SetResourceVersion(fmt.Sprint(c.version))
+}
+
+// statusWriter takes the statuses of an agent as an API server does.
+type statusWriter struct {
+	client.SubResourceWriter
+	c *inMemory
+}
+
+func (w statusWriter) Apply(_ context.Context, applied runtime.ApplyConfiguration, _ ...client.SubResourceApplyOption) error {
+	u := applied.(interface {
+		GetName() string
+		GetKind() string
+		UnstructuredContent() map[string]any
+		SetUnstructuredContent(map[string]any)
+	})
+	status := u.UnstructuredContent()["status"]
+	w.c.mu.Lock()
+	defer w.c.mu.Unlock()
+	var of, next client.Object = w.c.node, &v1alpha1.NvmfNode{}
+	if u.GetKind() == volumeKind.name {
+		of, next = w.c.replica(u.GetName()), &v1alpha1.NvmfReplica{}
+	}
+	now, err := runtime.DefaultUnstructuredConverter.ToUnstructured(of)
+	if err != nil {
+		return err
+	}
+	now["status"], now["kind"], now["apiVersion"] = status, u.GetKind(), v1alpha1.GroupVersion.String()
+	if err := fromUnstructured(&unstructured.Unstructured{Object: now}, next); err != nil {
+		return err
+	}
+	w.c.written(next)
+	w.c.replace(next)
+	now["metadata"].(map[string]any)["resourceVersion"] = next.GetResourceVersion()
+	u.SetUnstructuredContent(now)
+	return nil
+}
+
+// read of a host: when it should have begun, and how long it took from then on.
+type read struct {
+	Begun int64
+	Took  int64
+}
+
+type reads []read
+
+func (r reads) between(from, to time.Time) reads {
+	return slices.Collect(func(yield func(read) bool) {
+		for _, one := range r {
+			if one.Begun >= from.UnixNano() && one.Begun < to.UnixNano() && !yield(one) {
+				return
+			}
+		}
+	})
+}
+
+// quantile of how long reads took: 1 is the longest.
+func (r reads) quantile(q float64) time.Duration {
+	took := make([]int64, len(r))
+	for i := range r {
+		took[i] = r[i].Took
+	}
+	slices.Sort(took)
+	return time.Duration(took[min(len(took)-1, int(q*float64(len(took))))])
+}
+
+// readerVariable has the address, port, subsystem and host of what TestStormReader reads.
+const readerVariable = "WEFT_STORM_READER"
+
+// startReader of a volume, in a process of its own that goes first: what it waits for is the target. The returned
+// function ends it, and answers all reads.
+func startReader(b *testing.B, portal v1alpha1.Portal, rep *v1alpha1.NvmfReplica) func() reads {
+	b.Helper()
+	cmd := exec.CommandContext(context.WithoutCancel(b.Context()), "chrt", "-r", "10", os.Args[0], "-test.run", "^TestStormReader$")
+	cmd.Env = append(os.Environ(), "GOMAXPROCS=1", fmt.Sprintf("%s=%s %d %s %s", readerVariable, portal.Address, portal.Port, rep.Status.NQN, rep.Spec.Hosts[0].NQN))
+	stop, err := cmd.StdinPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	out := &bytes.Buffer{}
+	cmd.Stderr, cmd.Stdout = os.Stderr, out
+	if err := cmd.Start(); err != nil {
+		b.Fatal(err)
+	}
+	return func() reads {
+		_ = stop.Close()
+		if err := cmd.Wait(); err != nil {
+			b.Fatal(err)
+		}
+		_, encoded, _ := strings.Cut(out.String(), readsFollow)
+		var n int64
+		in := strings.NewReader(encoded)
+		check := func(err error) {
+			if err != nil {
+				b.Fatal("what the reader said:", err)
+			}
+		}
+		check(binary.Read(in, binary.LittleEndian, &n))
+		all := make(reads, n)
+		check(binary.Read(in, binary.LittleEndian, all))
+		return all
+	}
+}
+
+// readsFollow in the output of TestStormReader.
+const readsFollow = "reads:"
+
+// TestStormReader is the process of startReader. It reads until its input ends.
+func TestStormReader(t *testing.T) {
+	from := strings.Fields(os.Getenv(readerVariable))
+	if len(from) != 4 {
+		t.Skip("BenchmarkStorm starts it")
+	}
+	portal := v1alpha1.Portal{Transport: v1alpha1.TransportTCP, Address: from[0]}
+	if _, err := fmt.Sscan(from[1], &portal.Port); err != nil {
+		t.Fatal(err)
+	}
+	host, err := enginetest.ConnectWire(t.Context(), portal, from[2], from[3], dhchap.Pair{}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = io.Copy(io.Discard, os.Stdin)
+	}()
+	var all reads
+	block := make([]byte, enginetest.BlockBytes)
+	for due := time.Now(); ; due = due.Add(readEvery) {
+		select {
+		case <-ended:
+			fmt.Print(readsFollow)
+			if err := binary.Write(os.Stdout, binary.LittleEndian, int64(len(all))); err != nil {
+				t.Fatal(err)
+			}
+			if err := binary.Write(os.Stdout, binary.LittleEndian, all); err != nil {
+				t.Fatal(err)
+			}
+			return
+		default:
+		}
+		begun := due // of a read that is late because the one before it was
+		if wait := time.Until(due); wait > 0 {
+			pause(t.Context(), wait)
+			begun = time.Now()
+		}
+		if _, err := host.ReadAt(block, 0); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, read{begun.UnixNano(), time.Since(begun).Nanoseconds()})
+	}
+}
