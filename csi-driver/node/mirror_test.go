@@ -89,6 +89,7 @@ func (s *mirrorSuite) keepWith(service *node.Service) {
 	s.Cleanup(func() {
 		stop()
 		must(s, <-done)
+		s.kernel.Abandon() // a replica that the test left without a path would be waited for
 		service.LeaveMirrors()
 	})
 }

@@ -81,6 +81,7 @@ type Kernel struct {
 	blocked     map[blocking]chan struct{}
 	creations   []string
 	changed     chan struct{} // closed when a path comes or goes
+	abandoned   bool
 	minors      int
 	listeners   []*events
 	users       func(device string) bool
@@ -348,7 +349,7 @@ func (d direct) answers(op string) error {
 	d.kernel.waitWritten(d.head.device)
 	d.kernel.mu.Lock()
 	defer d.kernel.mu.Unlock()
-	if d.kernel.heads[d.head.name] != d.head {
+	if d.kernel.abandoned || d.kernel.heads[d.head.name] != d.head {
 		return &os.PathError{Op: op, Path: d.Name(), Err: syscall.EIO}
 	}
 	return nil
@@ -446,6 +447,14 @@ func (k *Kernel) SetState(name, state string) error {
 	return err
 }
 
+// Abandon what waits for a path, and what will: it fails, as when the node is switched off.
+func (k *Kernel) Abandon() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.abandoned = true
+	k.change()
+}
+
 // change wakes those who wait for a path.
 func (k *Kernel) change() {
 	close(k.changed)
@@ -457,7 +466,7 @@ func (k *Kernel) change() {
 func (k *Kernel) waitWritten(device string) {
 	for told := false; ; told = true {
 		k.mu.Lock()
-		ends, changed := k.writeEnds(device), k.changed
+		ends, changed := k.abandoned || k.writeEnds(device), k.changed
 		if m := k.numbered(device); m != nil && ends == told {
 			m.waiting += map[bool]int{false: 1, true: -1}[ends]
 			if ends {
