@@ -2,6 +2,8 @@
 
 package spdkrpc
 
+import "maps"
+
 // Touched is what calls may have changed of what BdevGetBdevs and NvmfGetSubsystems list.
 type Touched struct {
 	// Subsystems by their NQNs, and Bdevs by a name, alias or UUID.
@@ -13,14 +15,16 @@ type Touched struct {
 // add what another call may change.
 func (t *Touched) add(other Touched) {
 	t.Everything = t.Everything || other.Everything
-	for _, names := range []struct{ to, from *map[string]bool }{{&t.Subsystems, &other.Subsystems}, {&t.Bdevs, &other.Bdevs}} {
-		for name := range *names.from {
-			if *names.to == nil {
-				*names.to = map[string]bool{}
-			}
-			(*names.to)[name] = true
-		}
+	t.Subsystems, t.Bdevs = union(t.Subsystems, other.Subsystems), union(t.Bdevs, other.Bdevs)
+}
+
+// union of two sets, in the first of them if that is one.
+func union(a, b map[string]bool) map[string]bool {
+	if a == nil {
+		return maps.Clone(b)
 	}
+	maps.Copy(a, b)
+	return a
 }
 
 // Touched says what the calls on this connection may have changed since it was asked last; the first time, since the

@@ -81,7 +81,7 @@ type Kernel struct {
 	blocked     map[blocking]chan struct{}
 	creations   []string
 	changed     chan struct{} // closed when a path comes or goes
-	abandoned   bool
+	abandoned   bool          // see Abandon
 	minors      int
 	listeners   []*events
 	users       func(device string) bool
@@ -462,7 +462,7 @@ func (k *Kernel) change() {
 }
 
 // waitWritten waits as a write to a device does, by its number: until a path is live, or the device is gone, when the
-// write fails.
+// write fails, or until Abandon.
 func (k *Kernel) waitWritten(device string) {
 	for told := false; ; told = true {
 		k.mu.Lock()

@@ -211,11 +211,11 @@ func (s *suite) done(errs []error) {
 // state as a process that has just started gathers it.
 func (s *suite) state() engine.State {
 	s.t.Helper()
-	called, e := s.engine, s.Engine(s.t)
-	if s.others {
-		called = e
+	var called engine.Engine
+	if !s.others {
+		called = s.engine
 	}
-	state, err := Look(s.ctx, s.t, called, e)
+	state, err := Look(s.ctx, s.t, called, s.Engine(s.t))
 	s.Expect(err).NotTo(HaveOccurred())
 	return state
 }

@@ -55,7 +55,7 @@ func (s *session) lookAtAll() (*store, *network, error) {
 	if err != nil {
 		return s.finish(stored, serves)
 	}
-	subsystems, err := serves.subsystems[0].Wait()
+	subsystems, err := serves.subsystems.Wait()
 	if err != nil {
 		return s.finish(stored, serves)
 	}

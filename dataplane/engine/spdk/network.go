@@ -30,7 +30,7 @@ type network struct {
 type networkReading struct {
 	listed     []spdkrpc.Subsystem
 	err        error
-	subsystems []*spdkrpc.Pending[[]spdkrpc.Subsystem]
+	subsystems *spdkrpc.Pending[[]spdkrpc.Subsystem]
 	transports *spdkrpc.Pending[[]spdkrpc.Transport]
 }
 
@@ -45,7 +45,7 @@ func (s *session) startNetwork() networkReading {
 func (s *session) startSubsystems(nqns ...string) networkReading {
 	var r networkReading
 	if len(nqns) == 0 || !s.worthNaming(len(nqns)) {
-		r.subsystems = append(r.subsystems, spdkrpc.Start(s.ctx, s.conn, spdkrpc.NvmfGetSubsystems{}))
+		r.subsystems = spdkrpc.Start(s.ctx, s.conn, spdkrpc.NvmfGetSubsystems{})
 		return r
 	}
 	r.listed, r.err = s.subsystemsNamed(nqns)
@@ -70,26 +70,18 @@ func (s *session) finishNetwork(r networkReading) (*network, error) {
 		portals:    map[v1alpha1.Portal]engine.Portal{},
 		transports: map[v1alpha1.TransportType]spdkrpc.Transport{},
 	}
+	subsystems, err := r.listed, r.err
+	if r.subsystems != nil {
+		subsystems, err = r.subsystems.Wait()
+	}
 	switch {
-	case errors.Is(r.err, spdkrpc.ErrWrongState):
+	case errors.Is(err, spdkrpc.ErrWrongState):
 		return n, nil
-	case r.err != nil:
-		return nil, mapError(r.err)
+	case err != nil:
+		return nil, mapError(err)
 	}
-	for _, sub := range r.listed {
+	for _, sub := range subsystems {
 		n.subsystems[sub.NQN] = sub
-	}
-	for _, pending := range r.subsystems {
-		subsystems, err := pending.Wait()
-		switch {
-		case errors.Is(err, spdkrpc.ErrWrongState):
-			return n, nil
-		case err != nil:
-			return nil, mapError(err)
-		}
-		for _, sub := range subsystems {
-			n.subsystems[sub.NQN] = sub
-		}
 	}
 	if r.transports != nil {
 		transports, err := r.transports.Wait()

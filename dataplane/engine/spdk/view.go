@@ -127,22 +127,22 @@ func (s *session) listNames(r *storeReading) {
 func (s *session) startVolumes(ids []engine.ID, list func(*storeReading)) storeReading {
 	r := s.startPools()
 	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
-	if !s.worthNaming(len(ids)) {
-		list(&r)
-		return r
-	}
-	lvstores, _ := r.lvstores.Wait()                                                        // whose error finishStore sees
-	if !s.worthNaming(len(ids)*len(lvstores)) || len(ids)*(len(lvstores)-1) > askedAtOnce { // SPDK logs each that is not there
-		list(&r)
-		return r
-	}
-	var names []string
-	for _, l := range lvstores {
-		for _, id := range ids {
-			names = append(names, l.Name+"/"+string(id))
+	if s.worthNaming(len(ids)) {
+		lvstores, _ := r.lvstores.Wait() // whose error finishStore sees
+		// Of the names of each volume one is there at most, and SPDK logs the others.
+		missing := len(ids) * (len(lvstores) - 1)
+		if s.worthNaming(len(ids)*len(lvstores)) && missing <= askedAtOnce {
+			var names []string
+			for _, l := range lvstores {
+				for _, id := range ids {
+					names = append(names, l.Name+"/"+string(id))
+				}
+			}
+			r.listed, r.err = s.bdevsNamed(names)
+			return r
 		}
 	}
-	r.listed, r.err = s.bdevsNamed(names)
+	list(&r)
 	return r
 }
 
