@@ -6,13 +6,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -256,14 +256,14 @@ func (r reads) quantile(q float64) time.Duration {
 	return time.Duration(took[min(len(took)-1, int(q*float64(len(took))))])
 }
 
-// readerVariable has the address, port, subsystem and host of what TestStormReader reads.
+// readerVariable has the address, port, subsystem and host of what a process reads that startReader has started.
 const readerVariable = "WEFT_STORM_READER"
 
 // startReader of a volume, in a process of its own that goes first: what it waits for is the target. The returned
 // function ends it, and answers all reads.
 func startReader(b *testing.B, portal v1alpha1.Portal, rep *v1alpha1.NvmfReplica) func() reads {
 	b.Helper()
-	cmd := exec.CommandContext(context.WithoutCancel(b.Context()), "chrt", "-r", "10", os.Args[0], "-test.run", "^TestStormReader$")
+	cmd := exec.CommandContext(context.WithoutCancel(b.Context()), "chrt", "-r", "10", os.Args[0])
 	cmd.Env = append(os.Environ(), "GOMAXPROCS=1", fmt.Sprintf("%s=%s %d %s %s", readerVariable, portal.Address, portal.Port, rep.Status.NQN, rep.Spec.Hosts[0].NQN))
 	stop, err := cmd.StdinPipe()
 	if err != nil {
@@ -279,67 +279,48 @@ func startReader(b *testing.B, portal v1alpha1.Portal, rep *v1alpha1.NvmfReplica
 		if err := cmd.Wait(); err != nil {
 			b.Fatal(err)
 		}
-		_, encoded, _ := strings.Cut(out.String(), readsFollow)
 		var n int64
-		in := strings.NewReader(encoded)
 		check := func(err error) {
 			if err != nil {
 				b.Fatal("what the reader said:", err)
 			}
 		}
-		check(binary.Read(in, binary.LittleEndian, &n))
+		check(binary.Read(out, binary.LittleEndian, &n))
 		all := make(reads, n)
-		check(binary.Read(in, binary.LittleEndian, all))
+		check(binary.Read(out, binary.LittleEndian, all))
 		return all
 	}
 }
 
-// readsFollow in the output of TestStormReader.
-const readsFollow = "reads:"
-
-// TestStormReader is the process of startReader. It reads until its input ends.
-func TestStormReader(t *testing.T) {
-	from := strings.Fields(os.Getenv(readerVariable))
-	if len(from) != 4 {
-		t.Skip("BenchmarkStorm starts it")
+// readUntilTold is what such a process does: it reads until its input ends, and then writes all reads to its output.
+func readUntilTold(ctx context.Context, of string) error {
+	portal := v1alpha1.Portal{Transport: v1alpha1.TransportTCP}
+	var nqn, hostNQN string
+	if _, err := fmt.Sscan(of, &portal.Address, &portal.Port, &nqn, &hostNQN); err != nil {
+		return fmt.Errorf("%s=%s: %w", readerVariable, of, err)
 	}
-	portal := v1alpha1.Portal{Transport: v1alpha1.TransportTCP, Address: from[0]}
-	if _, err := fmt.Sscan(from[1], &portal.Port); err != nil {
-		t.Fatal(err)
-	}
-	host, err := enginetest.ConnectWire(t.Context(), portal, from[2], from[3], dhchap.Pair{}, 1)
+	host, err := enginetest.ConnectWire(ctx, portal, nqn, hostNQN, dhchap.Pair{}, 1)
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
 	defer host.Close()
-	ended := make(chan struct{})
+	ctx, cancel := context.WithCancel(ctx)
 	go func() {
-		defer close(ended)
+		defer cancel()
 		_, _ = io.Copy(io.Discard, os.Stdin)
 	}()
 	var all reads
 	block := make([]byte, enginetest.BlockBytes)
-	for due := time.Now(); ; due = due.Add(readEvery) {
-		select {
-		case <-ended:
-			fmt.Print(readsFollow)
-			if err := binary.Write(os.Stdout, binary.LittleEndian, int64(len(all))); err != nil {
-				t.Fatal(err)
-			}
-			if err := binary.Write(os.Stdout, binary.LittleEndian, all); err != nil {
-				t.Fatal(err)
-			}
-			return
-		default:
-		}
+	for due := time.Now(); ctx.Err() == nil; due = due.Add(readEvery) {
 		begun := due // of a read that is late because the one before it was
 		if wait := time.Until(due); wait > 0 {
-			pause(t.Context(), wait)
+			pause(ctx, wait)
 			begun = time.Now()
 		}
 		if _, err := host.ReadAt(block, 0); err != nil {
-			t.Fatal(err)
+			return err
 		}
 		all = append(all, read{begun.UnixNano(), time.Since(begun).Nanoseconds()})
 	}
+	return errors.Join(binary.Write(os.Stdout, binary.LittleEndian, int64(len(all))), binary.Write(os.Stdout, binary.LittleEndian, all))
 }

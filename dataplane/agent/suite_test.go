@@ -35,6 +35,13 @@ var (
 )
 
 func TestMain(m *testing.M) {
+	if of := os.Getenv(readerVariable); of != "" {
+		if err := readUntilTold(context.Background(), of); err != nil {
+			fmt.Fprintln(os.Stderr, "reading:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	ctrl.SetLogger(zap.New(zap.WriteTo(os.Stderr), zap.UseDevMode(true)))
 	code := m.Run()
 	if theServer != nil {
