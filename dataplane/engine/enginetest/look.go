@@ -12,8 +12,8 @@ import (
 	"github.com/weft-storage/weft/dataplane/engine"
 )
 
-// Look gathers what an engine has. If one alone called the target so far, and can glance, it does that right before, and
-// has to find the same; called is nil where several did. No other call may run meanwhile.
+// Look gathers what an engine has. If one alone called the target so far, and can glance, it does that right before,
+// and has to find the same; called is nil where several did. No other call may run meanwhile.
 func Look(ctx context.Context, t testing.TB, called, e engine.Engine) (engine.State, error) {
 	t.Helper()
 	g, ok := called.(engine.Glancer)
