@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+//go:build !lab
+
 package agent
 
 import (
@@ -19,10 +21,7 @@ import (
 	"github.com/go-logr/logr"
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/events"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -169,63 +168,6 @@ func (c *inMemory) change(name string, do func(*v1alpha1.NvmfReplica)) {
 	do(rep)
 	c.written(rep)
 	c.replace(rep)
-}
-
-func (c *inMemory) replica(name string) *v1alpha1.NvmfReplica { return c.volumes[c.index(name)] }
-
-func (c *inMemory) index(name string) int {
-	return slices.IndexFunc(c.volumes, func(v *v1alpha1.NvmfReplica) bool { return v.Name == name })
-}
-
-// replace an object by what it is now.
-func (c *inMemory) replace(obj client.Object) {
-	switch obj := obj.(type) {
-	case *v1alpha1.NvmfNode:
-		c.node = obj
-	case *v1alpha1.NvmfReplica:
-		c.volumes[c.index(obj.Name)] = obj
-	}
-}
-
-// written objects have a new version.
-func (c *inMemory) written(obj client.Object) {
-	c.version++
-	obj.SetResourceVersion(fmt.Sprint(c.version))
-}
-
-// statusWriter takes the statuses of an agent as an API server does.
-type statusWriter struct {
-	client.SubResourceWriter
-	c *inMemory
-}
-
-func (w statusWriter) Apply(_ context.Context, applied runtime.ApplyConfiguration, _ ...client.SubResourceApplyOption) error {
-	u := applied.(interface {
-		GetName() string
-		GetKind() string
-		UnstructuredContent() map[string]any
-		SetUnstructuredContent(map[string]any)
-	})
-	status := u.UnstructuredContent()["status"]
-	w.c.mu.Lock()
-	defer w.c.mu.Unlock()
-	var of, next client.Object = w.c.node, &v1alpha1.NvmfNode{}
-	if u.GetKind() == volumeKind.name {
-		of, next = w.c.replica(u.GetName()), &v1alpha1.NvmfReplica{}
-	}
-	now, err := runtime.DefaultUnstructuredConverter.ToUnstructured(of)
-	if err != nil {
-		return err
-	}
-	now["status"], now["kind"], now["apiVersion"] = status, u.GetKind(), v1alpha1.GroupVersion.String()
-	if err := fromUnstructured(&unstructured.Unstructured{Object: now}, next); err != nil {
-		return err
-	}
-	w.c.written(next)
-	w.c.replace(next)
-	now["metadata"].(map[string]any)["resourceVersion"] = next.GetResourceVersion()
-	u.SetUnstructuredContent(now)
-	return nil
 }
 
 // read of a host: when it should have begun, and how long it took from then on.
