@@ -94,7 +94,7 @@ func newConn(socket net.Conn, window int) *Conn {
 	return c
 }
 
-// Lost is closed when the connection is lost: at once when the target dies.
+// Lost is closed when the connection is lost: at once when the target dies, and before calls fail for it.
 func (c *Conn) Lost() <-chan struct{} { return c.lost }
 
 // connection makes a Conn a Caller.
@@ -326,13 +326,13 @@ func (c *Conn) close(reason error) {
 	if c.err == nil {
 		c.err = reason
 	}
+	close(c.lost)
 	for _, call := range c.flying {
 		call.finish(answer{err: c.err, maybeDone: call.written})
 		c.forget(call)
 	}
 	c.queue = nil
 	_ = c.socket.Close() // nothing is left to be done with it
-	close(c.lost)
 }
 
 // message is anything that SPDK sends.

@@ -133,8 +133,10 @@ type life struct {
 	// waking are subsystems whose hosts are being woken, by their NQNs. awake says that nobody else's wait: see quiet.
 	waking map[string]*asking
 	awake  bool
-	// changing are volumes that SPDK changes, by their aliases. They are not exported meanwhile.
+	// changing are volumes that SPDK changes, by their aliases. They are not exported meanwhile. recalled: those are among
+	// them that processes before this one had it change.
 	changing map[string]*asking
+	recalled bool
 	// halfMerged are SPDK's names of lvols into which it failed to merge a snapshot, which it does not list until its
 	// next start. Both may have the same clusters, so they stay until then.
 	halfMerged map[string]bool
@@ -168,7 +170,13 @@ func (e *Engine) begin(ctx context.Context) (s *session, end func(), err error) 
 	if e.life.conn != conn {
 		e.life = life{conn: conn, began: e.config.Now(), uncleared: map[string]bool{}, condemned: condemned{}, trust: map[string]*trust{}, fresh: map[string]bool{}, asked: map[string]*asking{}, checks: map[string]*asking{}, waking: map[string]*asking{}, changing: map[string]*asking{}, halfMerged: map[string]bool{}}
 	}
-	return &session{Engine: e, ctx: ctx, conn: conn}, e.mu.Unlock, err
+	s = &session{Engine: e, ctx: ctx, conn: conn}
+	if err == nil {
+		if failed := s.recall(); failed != nil { //nolint:contextcheck // hosts that wait are woken, also when the call's time is over
+			logr.FromContextOrDiscard(ctx).Error(failed, "Unknown what SPDK still changes; trying again")
+		}
+	}
+	return s, e.mu.Unlock, err
 }
 
 // under another context, the same session.

@@ -52,7 +52,7 @@ type served struct {
 // quietly has SPDK do something to volumes, by items of errs, while nothing is under way that their hosts have sent.
 // It is done at once for the volumes that nobody uses, and for each of the others alone: a drive that hangs keeps no
 // other drive's hosts waiting. Where the call's time ends first, SPDK still does it, and hosts wait until it has.
-func (s *session) quietly(items []int, volume func(item int) *lvol, errs []error, do func(s *session, items []int, errs []error)) {
+func (s *session) quietly(items []int, volume func(item int) *lvol, what func(item int) ongoing, errs []error, do func(s *session, items []int, errs []error)) {
 	used, idle := []int{}, []int{}
 	for _, i := range items {
 		if volume(i).claimed {
@@ -62,7 +62,7 @@ func (s *session) quietly(items []int, volume func(item int) *lvol, errs []error
 		}
 	}
 	for _, of := range byDevice(idle, volume) {
-		defer s.unused(of, volume, errs, do)()
+		defer s.unused(of, volume, what, errs, do)()
 	}
 	if len(used) == 0 {
 		return
@@ -82,7 +82,7 @@ func (s *session) quietly(items []int, volume func(item int) *lvol, errs []error
 			if places[device] == nil {
 				places[device] = make(chan struct{}, quietAtOnce)
 			}
-			kept[i], errs[i] = s.keep(of, places[device], func(beyond *session) func() error {
+			kept[i], errs[i] = s.keep(of, what(i), places[device], func(beyond *session) func() error {
 				own := make([]error, len(errs)) // the caller's are its own when its time has ended
 				do(beyond, []int{i}, own)
 				return func() error { return own[i] }
@@ -109,10 +109,13 @@ func byDevice(items []int, volume func(item int) *lvol) map[string][]int {
 
 // unused volumes of one device are changed at once, and get no hosts until they are, also where the call's time ends
 // first.
-func (s *session) unused(items []int, volume func(item int) *lvol, errs []error, do func(s *session, items []int, errs []error)) (wait func()) {
+func (s *session) unused(items []int, volume func(item int) *lvol, what func(item int) ongoing, errs []error, do func(s *session, items []int, errs []error)) (wait func()) {
 	var begun []int
 	for _, i := range items {
 		if errs[i] = s.unchanging(volume(i)); errs[i] == nil {
+			errs[i] = s.recordChange(volume(i), what(i), "")
+		}
+		if errs[i] == nil {
 			begun = append(begun, i)
 		}
 	}
@@ -122,7 +125,11 @@ func (s *session) unused(items []int, volume func(item int) *lvol, errs []error,
 	own := make([]error, len(errs)) // the caller's are its own when its time has ended
 	change := s.ask(s.life.changing, volume(begun[0]).alias(), func(beyond *session) error {
 		do(beyond, begun, own)
-		return nil
+		var kept []error
+		for _, i := range begun {
+			kept = append(kept, beyond.changed(volume(i)))
+		}
+		return errors.Join(kept...)
 	})
 	for _, i := range begun {
 		s.life.changing[volume(i).alias()] = change
@@ -143,6 +150,9 @@ func (s *session) unused(items []int, volume func(item int) *lvol, errs []error,
 
 // unchanging fails with engine.ErrBusy while SPDK changes a volume. The caller holds mu.
 func (e *Engine) unchanging(l *lvol) error {
+	if !e.life.recalled {
+		return fmt.Errorf("%w: it is unknown what SPDK still changes", engine.ErrBusy)
+	}
 	forgetAnswered(e.life.changing)
 	if e.life.changing[l.alias()] != nil {
 		return fmt.Errorf("%w: SPDK is still changing it", engine.ErrBusy)
@@ -165,6 +175,7 @@ type keeping struct {
 	nqn string
 	// result of what is done, once.
 	result chan error
+	// waking ends when they have been woken, or, where there are none, may come.
 	waking *asking
 }
 
@@ -180,13 +191,16 @@ func (k *keeping) wait(ctx context.Context) error {
 // keep the hosts of a volume waiting until something is done that do begins, and then wake them. do returns as soon as
 // they may go on, and what it returns waits for the result. It takes one of places. The caller holds mu. It fails with
 // engine.ErrBusy while they are kept waiting already.
-func (s *session) keep(of served, places chan struct{}, do func(beyond *session) func() error) (*keeping, error) {
+func (s *session) keep(of served, what ongoing, places chan struct{}, do func(beyond *session) func() error) (*keeping, error) {
 	s.forgetWoken()
 	if s.life.waking[of.nqn] != nil {
 		return nil, fmt.Errorf("%w: its hosts wait for something else, or are being woken", engine.ErrBusy)
 	}
 	// What is kept waiting is known to whoever comes after this process.
 	if err := s.recordQuiet(of.nqn, nil); err != nil {
+		return nil, err
+	}
+	if err := s.recordChange(of.volume, what, of.nqn); err != nil {
 		return nil, err
 	}
 	k := &keeping{nqn: of.nqn, result: make(chan error, 1)}
@@ -201,7 +215,7 @@ func (s *session) keep(of served, places chan struct{}, do func(beyond *session)
 		} else {
 			wait = do(beyond)
 		}
-		woken := beyond.wakeOne(of.nqn)
+		woken := errors.Join(beyond.wakeOne(of.nqn), beyond.changed(of.volume))
 		if err == nil {
 			go func() { k.result <- wait() }() // what SPDK still clears holds up nobody
 		}
@@ -225,8 +239,7 @@ func (s *session) awaitWoken(kept map[int]*keeping) {
 	s.forgetWoken()
 }
 
-// outlast what SPDK changes now, if that does not take too long: the process after this one does not know of it, and
-// wakes hosts that wait at once.
+// outlast what SPDK changes now, if that does not take too long: hosts wait until the next process has woken them.
 func (e *Engine) outlast(ctx context.Context) {
 	patience, cancel := context.WithTimeout(ctx, lastPatience)
 	defer cancel()
@@ -278,7 +291,7 @@ func (s *session) merge(l, into *lvol) (busy, err error) {
 		return done
 	}
 	began := false
-	k, busy := s.keepOne(into, func(beyond *session) func() error {
+	k, busy := s.keepOne(into, merging(l), func(beyond *session) func() error {
 		began = true
 		done := deletion(beyond)
 		select {
@@ -292,6 +305,10 @@ func (s *session) merge(l, into *lvol) (busy, err error) {
 		return busy, nil
 	}
 	err = k.wait(s.ctx)
+	select {
+	case <-k.waking.done: // whoever is called next can give the volume to hosts
+	case <-s.ctx.Done():
+	}
 	if err != nil && s.ctx.Err() == nil && !began {
 		return err, nil
 	}
@@ -299,7 +316,7 @@ func (s *session) merge(l, into *lvol) (busy, err error) {
 }
 
 // keepOne volume's hosts waiting. One that has none gets none until do returns.
-func (s *session) keepOne(l *lvol, do func(beyond *session) func() error) (*keeping, error) {
+func (s *session) keepOne(l *lvol, what ongoing, do func(beyond *session) func() error) (*keeping, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	patience, cancel := context.WithTimeout(s.ctx, lookPatience)
@@ -316,13 +333,16 @@ func (s *session) keepOne(l *lvol, do func(beyond *session) func() error) (*keep
 		return nil, err
 	}
 	if of, known := n.served(l); known {
-		return s.keep(of, make(chan struct{}, 1), do)
+		return s.keep(of, what, make(chan struct{}, 1), do)
+	}
+	if err := s.recordChange(l, what, ""); err != nil {
+		return nil, err
 	}
 	k := &keeping{result: make(chan error, 1)}
-	s.ask(s.life.changing, l.alias(), func(beyond *session) error {
+	k.waking = s.ask(s.life.changing, l.alias(), func(beyond *session) error {
 		wait := do(beyond)
 		go func() { k.result <- wait() }()
-		return nil
+		return beyond.changed(l)
 	})
 	return k, nil
 }

@@ -59,9 +59,14 @@ func (e *Engine) CreateSnapshots(ctx context.Context, snapshots []engine.Snapsho
 			frozen[sources[i]] = true
 			round = append(round, i)
 		}
-		s.quietly(round, func(i int) *lvol { return sources[i] }, errs, func(s *session, items []int, errs []error) { //nolint:contextcheck // hosts that wait are woken, also when the call's time is over
+		names := map[int]string{}
+		for _, i := range round {
+			names[i] = snapshotName(snapshots[i].ID, now)
+		}
+		what := func(i int) ongoing { return snapshotting(names[i]) }
+		s.quietly(round, func(i int) *lvol { return sources[i] }, what, errs, func(s *session, items []int, errs []error) { //nolint:contextcheck // hosts that wait are woken, also when the call's time is over
 			call(s, items, errs, func(i int) spdkrpc.Request[string] {
-				return spdkrpc.BdevLvolSnapshot{Volume: sources[i].alias(), Name: snapshotName(snapshots[i].ID, now)}
+				return spdkrpc.BdevLvolSnapshot{Volume: sources[i].alias(), Name: names[i]}
 			})
 		})
 		create = later
