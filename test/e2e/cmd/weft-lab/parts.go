@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"regexp"
@@ -195,16 +196,33 @@ func (p *part) event(e event) error {
 	default:
 		return nil
 	}
+	if e.Test == "" {
+		return p.cutOff(e.Package)
+	}
 	said := p.said[key]
 	delete(p.said, key)
-	if e.Test != "" {
-		p.tests[key] = result{strings.ToUpper(e.Action), time.Duration(e.Elapsed * float64(time.Second))}
-	}
+	p.tests[key] = result{strings.ToUpper(e.Action), time.Duration(e.Elapsed * float64(time.Second))}
 	if e.Action != "fail" {
 		return nil
 	}
 	_, err := p.out.Write(said)
 	return err
+}
+
+// cutOff shows the tests of a package that had not ended when the package did, such as the one with the goroutines that
+// a timeout prints, and counts them as failed.
+func (p *part) cutOff(pkg string) error {
+	var errs []error
+	for _, key := range slices.Sorted(maps.Keys(p.said)) {
+		if !strings.HasPrefix(key, pkg+".") {
+			continue
+		}
+		p.tests[key] = result{outcome: "FAIL"}
+		_, err := p.out.Write(p.said[key])
+		delete(p.said, key)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // timed is a test of a part.

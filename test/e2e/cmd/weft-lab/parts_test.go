@@ -21,6 +21,10 @@ const goTest = `{"Action":"start","Package":"weft/a"}
 {"Action":"fail","Package":"weft/a","Elapsed":2.7}
 {"Action":"output","Package":"weft/b","Output":"ok  \tweft/b\t0.1s\n"}
 {"Action":"pass","Package":"weft/b","Elapsed":0.1}
+{"Action":"run","Package":"weft/c","Test":"TestHangs"}
+{"Action":"output","Package":"weft/c","Test":"TestHangs","Output":"panic: test timed out after 20m0s\n"}
+{"Action":"output","Package":"weft/c","Output":"FAIL\tweft/c\t1200.1s\n"}
+{"Action":"fail","Package":"weft/c","Elapsed":1200.1}
 `
 
 const inMachine = `=== RUN   TestPool
@@ -40,7 +44,7 @@ func TestPartsCountTests(t *testing.T) {
 	}
 	unit.failed = true
 	for text, want := range map[string]bool{
-		"is 3, not 4": true, "the rows": true, "FAIL\tweft/a\t2.7s\n": true, "ok  \tweft/b": true, "=== RUN   TestPool\n": true,
+		"is 3, not 4": true, "the rows": true, "panic: test timed out": true, "FAIL\tweft/a\t2.7s\n": true, "ok  \tweft/b": true, "=== RUN   TestPool\n": true,
 		"TestQuick": false, "Action": false,
 	} {
 		if strings.Contains(out.String(), text) != want {
@@ -53,9 +57,9 @@ func TestPartsCountTests(t *testing.T) {
 	}
 	words := strings.Join(strings.Fields(out.String()), " ")
 	for _, want := range []string{
-		"test-unit 0.0 1 1 0 FAILED test-lab 0.0 1 0 1 together 0.0 2 1 1",
+		"test-unit 0.0 1 2 0 FAILED test-lab 0.0 1 0 1 together 0.0 2 2 1",
 		"slowest tests 60.0s test-lab TestPool/full 2.0s test-unit weft/a.TestTable/row 0.1s test-unit weft/a.TestQuick 0.0s",
-		"FAILED test-unit weft/a.TestTable/row",
+		"FAILED test-unit weft/a.TestTable/row", "FAILED test-unit weft/c.TestHangs",
 	} {
 		if !strings.Contains(words, want) {
 			t.Errorf("%q is not in:\n%s", want, out.String())
