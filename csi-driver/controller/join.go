@@ -31,6 +31,8 @@ const (
 	// refusedTime is how long a node is avoided whose agent found no room for a replica. Its pools tell sooner as a
 	// rule; this is for those that do not.
 	refusedTime = 5 * time.Minute
+	// creationPatience with a node that creates a replica, before the volume says that it waits for that.
+	creationPatience = time.Minute
 )
 
 // join adds a member if the volume has too few, and deletes a replica that was created for that and is not needed.
@@ -92,8 +94,10 @@ func (s *Service) enlist(ctx context.Context, a *arrangement, rep *v1alpha1.Nvmf
 		return outcome{}, err
 	case !done && s.silent(ctx, rep.Spec.Node):
 		return s.forgo(ctx, rep)
+	case !done && s.clock.Since(rep.CreationTimestamp.Time) >= creationPatience:
+		return outcome{waiting: fmt.Sprintf("node %s has not created replica %s yet; see its conditions: kubectl describe nvmfreplica %s", rep.Spec.Node, rep.Name, rep.Name)}, nil
 	case !done:
-		return outcome{}, nil
+		return outcome{again: true}, nil
 	}
 	touched := rep.DeepCopy()
 	touched.Annotations[joinsAnnotation] = uuid.NewString()

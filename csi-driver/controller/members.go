@@ -162,7 +162,7 @@ func (s *Service) step(ctx context.Context, id string) (outcome, error) {
 		return moving, err
 	}
 	// Of a mover's node that is lost there is no event, nor of that of a replica that is to replace a lost one.
-	again := a.Mover() != nil || a.Spec.Move != nil && a.Spec.Move.Reason != ""
+	again := joining.again || a.Mover() != nil || a.Spec.Move != nil && a.Spec.Move.Reason != ""
 	return outcome{waiting: cmp.Or(replacing.waiting, joining.waiting, moving.waiting, waitingFor(a)), again: again}, nil
 }
 

@@ -810,6 +810,27 @@ func TestAChangeOfReplicasSaysWhatItWaitsFor(t *testing.T) {
 		waits(m, BeEmpty())
 		m.delete()
 	})
+	t.Run("a node that does not create it", func(t *testing.T) {
+		m := newMoves(t, 2)
+		m.id = newVolume(t, m.service(), m.st, "v")
+		node := newHost(t, "host")
+		hold(t, m.service(), m.id, node)
+		other := m.st.nodes[0]
+		if other == volume(t, m.id).Spec.Members[0].Node {
+			other = m.st.nodes[1]
+		}
+		silence(t, other)
+		m.edit(func(spec *v1alpha1.NvmfVolumeSpec) { spec.Replicas = 2 })
+		m.stage(func() bool { return replicaOf(t, m.id+"-1") != nil })
+		waits(m, BeEmpty())
+		m.later(creationPatience)
+		waits(m, ContainSubstring("has not created replica "+m.id+"-1"))
+		agents[other].Start(t.Context())
+		m.until(m.has(m.id+"-0", m.id+"-1"))
+		waits(m, BeEmpty())
+		unpublish(t, m.service(), m.id, node)
+		m.delete()
+	})
 	t.Run("no mover", func(t *testing.T) {
 		m := newMoves(t, 2)
 		m.id = newVolume(t, m.service(), m.st, "v")

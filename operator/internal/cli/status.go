@@ -490,20 +490,20 @@ func (s *status) volumeProblems(concern func(target, node string) bool) []string
 			}
 		}
 	}
-	var said []string
-	told, left := 0, 0
+	var all [][]string
 	for _, name := range slices.Sorted(maps.Keys(byVolume)) {
-		switch words := byVolume[name]; {
-		case len(words) == 0:
-		case told < maxProblemVolumes:
-			told++
-			said = append(said, words...)
-		default:
-			left++
+		if words := byVolume[name]; len(words) > 0 {
+			all = append(all, words)
 		}
 	}
-	if left > 0 {
-		said = append(said, fmt.Sprintf("and %d more volumes (kubectl get nvmfreplicas)", left))
+	return firstFew(all, "volumes (kubectl get nvmfreplicas)")
+}
+
+// firstFew of what may be many, each in one line or more, and how many more there are of what.
+func firstFew(all [][]string, what string) []string {
+	said := slices.Concat(all[:min(len(all), maxProblemVolumes)]...)
+	if left := len(all) - maxProblemVolumes; left > 0 {
+		said = append(said, fmt.Sprintf("and %d more %s", left, what))
 	}
 	return said
 }
@@ -538,24 +538,16 @@ func (s *status) behind(of *v1alpha1.NvmfMirror, node string, m v1alpha1.MirrorM
 	return text
 }
 
-// orphans are told by the node that holds them, the rest of many is counted.
+// orphans are told by the node that holds them.
 func orphans(nodes []v1alpha1.NvmfNode) []string {
-	var said []string
-	left := 0
+	var all [][]string
 	for _, n := range nodes {
 		for _, o := range n.Status.Orphans {
-			if len(said) == maxProblemVolumes {
-				left++
-				continue
-			}
-			said = append(said, fmt.Sprintf("NvmfNode %s stores an orphaned %s: name %s, uuid %s, %s in pool %s; to recover it, see docs/tasks/recover-a-deleted-volume.md",
-				n.Name, o.Kind, cmp.Or(o.Name, "unknown"), o.UUID, size(&o.Size), o.Device))
+			all = append(all, []string{fmt.Sprintf("NvmfNode %s stores an orphaned %s: name %s, uuid %s, %s in pool %s; to recover it, see docs/tasks/recover-a-deleted-volume.md",
+				n.Name, o.Kind, cmp.Or(o.Name, "unknown"), o.UUID, size(&o.Size), o.Device)})
 		}
 	}
-	if left > 0 {
-		said = append(said, fmt.Sprintf("and %d more orphans (status.orphans of the NvmfNodes)", left))
-	}
-	return said
+	return firstFew(all, "orphans (status.orphans of the NvmfNodes)")
 }
 
 // relevant: what a silent agent said is old, and of a node without a target only the agent matters.

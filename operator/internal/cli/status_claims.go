@@ -181,22 +181,14 @@ func (s *status) explainClaims(ctx context.Context, api client.Reader) {
 	}
 }
 
-// claimProblems are told of the first claims that wait, the rest is counted.
+// claimProblems are told of the first claims that wait.
 func (s *status) claimProblems(concern func(target, node string) bool) []string {
-	var said []string
-	left := 0
+	var all [][]string
 	for _, w := range s.waiting {
-		switch {
-		case !concern(w.target, ""):
-		case len(said) == maxProblemVolumes:
-			left++
-		default:
-			said = append(said, fmt.Sprintf("claim %s/%s is Pending for %s%s; see kubectl weft volume -n %s %s", w.claim.Namespace, w.claim.Name,
-				duration.HumanDuration(s.now.Sub(w.claim.CreationTimestamp.Time)), w.why, w.claim.Namespace, w.claim.Name))
+		if concern(w.target, "") {
+			all = append(all, []string{fmt.Sprintf("claim %s/%s is Pending for %s%s; see kubectl weft volume -n %s %s", w.claim.Namespace, w.claim.Name,
+				duration.HumanDuration(s.now.Sub(w.claim.CreationTimestamp.Time)), w.why, w.claim.Namespace, w.claim.Name)})
 		}
 	}
-	if left > 0 {
-		said = append(said, fmt.Sprintf("and %d more claims that are Pending (kubectl get pvc -A)", left))
-	}
-	return said
+	return firstFew(all, "claims that are Pending (kubectl get pvc -A)")
 }

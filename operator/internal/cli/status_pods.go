@@ -88,24 +88,16 @@ func newestWarning(events []corev1.Event) string {
 	return ""
 }
 
-// podProblems are told of the first pods that are not Ready, the rest is counted.
+// podProblems are told of the first pods that are not Ready.
 func (s *status) podProblems(concern func(target, node string) bool) []string {
-	var said []string
-	left := 0
+	var all [][]string
 	for _, u := range s.unready {
-		switch {
-		case !concern("", u.pod.Spec.NodeName):
-		case len(said) == maxProblemVolumes:
-			left++
-		default:
-			said = append(said, fmt.Sprintf("pod %s/%s on node %s is not Ready for %s%s", u.pod.Namespace, u.pod.Name, orUnknown(u.pod.Spec.NodeName),
-				duration.HumanDuration(s.now.Sub(u.since)), u.why))
+		if concern("", u.pod.Spec.NodeName) {
+			all = append(all, []string{fmt.Sprintf("pod %s/%s on node %s is not Ready for %s%s", u.pod.Namespace, u.pod.Name, orUnknown(u.pod.Spec.NodeName),
+				duration.HumanDuration(s.now.Sub(u.since)), u.why)})
 		}
 	}
-	if left > 0 {
-		said = append(said, fmt.Sprintf("and %d more pods of weft that are not Ready (kubectl get pods -A -l app.kubernetes.io/name=weft)", left))
-	}
-	return said
+	return firstFew(all, "pods of weft that are not Ready (kubectl get pods -A -l app.kubernetes.io/name=weft)")
 }
 
 // follows says of a condition whether it is so only because the node's target pod does not start for lack of its image.
