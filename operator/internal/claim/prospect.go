@@ -33,7 +33,9 @@ type Prospect struct {
 	// Matches: the target's selector chooses the node.
 	Matches bool
 	// Serves: the node has a plan of the target now, and keeps it while it cannot follow a new one.
-	Serves  bool
+	Serves bool
+	// Nvmf is the node's NvmfNode; nil if it has none.
+	Nvmf    *v1alpha1.NvmfNode
 	Verdict Verdict
 	// Plan that the node would follow. With verdict Fits always; with another one when
 	// only another target's claim is in the way.
@@ -52,7 +54,7 @@ func Prospects(target *v1alpha1.NvmfTarget, targets []v1alpha1.NvmfTarget, nodes
 	slices.SortFunc(nodes, func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
 	prospects := make([]Prospect, 0, len(nodes))
 	for _, n := range nodes {
-		p := Prospect{Node: n.Name, Matches: proposed.matches(n), Serves: n.Claimant() == target.Name && n.Nvmf.Spec.Plan != nil, Verdict: Fits}
+		p := Prospect{Node: n.Name, Matches: proposed.matches(n), Serves: n.Claimant() == target.Name && n.Nvmf.Spec.Plan != nil, Nvmf: n.Nvmf, Verdict: Fits}
 		p.Plan, p.Reasons = sizing.Plan(sizingNode(n, target.Name), target.Spec)
 		p.judge(claimant(n, candidates), target.Name, candidates)
 		prospects = append(prospects, p)

@@ -90,6 +90,8 @@ type Answer struct {
 	// Reasons why the node cannot hold the target, or why that is not known.
 	Reasons []Reason       `json:"reasons,omitempty"`
 	Plan    *v1alpha1.Plan `json:"plan,omitempty"`
+	// Changes to the plan of the target that the node has now. Absent when it has none.
+	Changes *PlanChanges `json:"changes,omitempty"`
 }
 
 // Reason is one thing that is in the way, and what would mend it.
@@ -245,6 +247,9 @@ func answer(t *v1alpha1.NvmfTarget, p claim.Prospect, matches *bool) Answer {
 	a := Answer{Target: t.Name, Node: p.Node, Verdict: p.Verdict, Matches: matches, Plan: p.Plan}
 	for _, r := range p.Reasons {
 		a.Reasons = append(a.Reasons, Reason{r.Reason, r.Message})
+	}
+	if p.Serves && p.Plan != nil {
+		a.Changes = changesOf(p.Nvmf, p.Plan)
 	}
 	return a
 }

@@ -105,12 +105,31 @@ func (a Answer) print(t *table) {
 	if len(a.Reasons) > 0 {
 		t.line("It would need this plan:")
 	}
+	a.Changes.print(t)
 	printPlan(t, a.Plan)
 }
 
 func printPlan(t *table, p *v1alpha1.Plan) {
 	t.line("")
-	rows := [][]string{{"SERVES", "ON", ""}}
+	t.columns(append([][]string{{"SERVES", "ON", ""}}, servedRows(p)...))
+	if len(p.Choices) > 0 {
+		t.line("")
+		rows := [][]string{{"SETTING", "VALUE", "SOURCE", "WHY"}}
+		for _, c := range p.Choices {
+			rows = append(rows, []string{c.Setting, c.Value, string(c.Source), c.Why})
+		}
+		t.columns(rows)
+	}
+	if len(p.Memory) > 0 {
+		t.line("")
+		t.columns(memoryRows(p))
+	}
+	printWarnings(t, p.Choices)
+}
+
+// servedRows are what a plan serves, and where: a kind, a name, and more about it.
+func servedRows(p *v1alpha1.Plan) [][]string {
+	var rows [][]string
 	for _, portal := range p.Portals {
 		rows = append(rows, []string{string(portal.Transport), addressOf(portal.Portal),
 			fmt.Sprintf("%d I/O queues of depth %d, in-capsule data %s", portal.MaxIOQueues, portal.QueueDepth, bytesOf(portal.InCapsuleDataSize))})
@@ -126,22 +145,9 @@ func printPlan(t *table, p *v1alpha1.Plan) {
 		rows = append(rows, []string{"file", p.File.Path, p.File.Size.String()})
 	}
 	if p.OverProvisioningPercent > 0 {
-		rows = append(rows, []string{"promises", fmt.Sprintf("up to %d%% of each pool", p.OverProvisioningPercent), "writes to volumes in a full pool fail"})
+		rows = append(rows, []string{"promises", "of each pool", fmt.Sprintf("up to %d%%; writes to volumes in a full pool fail", p.OverProvisioningPercent)})
 	}
-	t.columns(rows)
-	if len(p.Choices) > 0 {
-		t.line("")
-		rows = [][]string{{"SETTING", "VALUE", "SOURCE", "WHY"}}
-		for _, c := range p.Choices {
-			rows = append(rows, []string{c.Setting, c.Value, string(c.Source), c.Why})
-		}
-		t.columns(rows)
-	}
-	if len(p.Memory) > 0 {
-		t.line("")
-		t.columns(memoryRows(p))
-	}
-	printWarnings(t, p.Choices)
+	return rows
 }
 
 // memoryRows are the lines of the plan and what they add up to: the target's own memory, and its pod's beside it.

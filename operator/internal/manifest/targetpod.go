@@ -86,6 +86,21 @@ func (p TargetPods) Pod(node *v1alpha1.NvmfNode) (*corev1ac.PodApplyConfiguratio
 		WithSpec(spec), nil
 }
 
+// Startup is the StartupAnnotation of a node's target pod with a plan; "" for a plan without a target pod, and where
+// Pod fails.
+func (p TargetPods) Startup(node *v1alpha1.NvmfNode, plan *v1alpha1.Plan) string {
+	if plan == nil || plan.SPDK == nil {
+		return ""
+	}
+	with := *node
+	with.Spec.Plan = plan
+	pod, err := p.Pod(&with)
+	if err != nil {
+		return ""
+	}
+	return pod.Annotations[StartupAnnotation]
+}
+
 // startup hashes the pod and the settings that the agent sends before the target starts: SPDK takes
 // buffers, transports and poll groups once. The scheduler, its knobs and balancing can change afterwards; interrupt
 // mode cannot, and is an argument of the pod. What says how the cluster treats the pod, and not what the target

@@ -32,8 +32,14 @@ func changeOf(n *Node) change {
 	}
 	return change{
 		restart: n.Serves && n.WantedHash != "" && n.PodHash != n.WantedHash,
-		links:   !equality.Semantic.DeepEqual(linkSettings(planOf(n.Nvmf.Spec, n.Desired.Target)), linkSettings(n.Desired.Plan)),
+		links:   ResetsLinks(planOf(n.Nvmf.Spec, n.Desired.Target), n.Desired.Plan),
 	}
+}
+
+// ResetsLinks says whether a node that goes from one plan to another, of which either may be nil, gets settings of NICs
+// that may reset their links.
+func ResetsLinks(has, wants *v1alpha1.Plan) bool {
+	return !equality.Semantic.DeepEqual(linkSettings(has), linkSettings(wants))
 }
 
 // planOf the node, as far as it is of this target.

@@ -208,7 +208,7 @@ func (r *Reconciler) rolloutNode(is *facts, desired v1alpha1.NvmfNodeSpec) rollo
 		return n
 	}
 	n.HasPods = true
-	n.PlannedHash, n.WantedHash = r.startup(node, node.Spec), r.startup(node, desired)
+	n.PlannedHash, n.WantedHash = r.Pods.Startup(node, node.Spec.Plan), r.Pods.Startup(node, desired.Plan)
 	n.ImageOnNode = r.Pods.ImageOnNode(node, pod, is.pull)
 	if pod == nil || !metav1.IsControlledBy(pod, node) {
 		return n
@@ -219,20 +219,6 @@ func (r *Reconciler) rolloutNode(is *facts, desired v1alpha1.NvmfNodeSpec) rollo
 		n.ReadySince = is.LastTransitionTime.Time
 	}
 	return n
-}
-
-// startup is the hash of what the node's target would be started with; "" when that cannot be said.
-func (r *Reconciler) startup(node *v1alpha1.NvmfNode, spec v1alpha1.NvmfNodeSpec) string {
-	if spec.Plan == nil || spec.Plan.SPDK == nil {
-		return ""
-	}
-	with := *node
-	with.Spec = spec
-	pod, err := r.Pods.Pod(&with)
-	if err != nil { // the controller of target pods says so
-		return ""
-	}
-	return pod.Annotations[manifest.StartupAnnotation]
 }
 
 // isItsTurn asks the API server: the turn may have been taken back since the cache was filled.
