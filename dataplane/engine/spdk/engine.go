@@ -133,8 +133,8 @@ type life struct {
 	// waking are subsystems whose hosts are being woken, by their NQNs. awake says that nobody else's wait: see quiet.
 	waking map[string]*asking
 	awake  bool
-	// changing are volumes that SPDK changes, by their aliases. They are not exported meanwhile. recalled: also those that
-	// processes before this one had it change.
+	// changing are volumes that SPDK changes, by their aliases. They are not exported meanwhile. recalled says that what
+	// processes before this one had it change is among them.
 	changing map[string]*asking
 	recalled bool
 	// halfMerged are SPDK's names of lvols into which it failed to merge a snapshot, which it does not list until its
@@ -167,7 +167,8 @@ func (e *Engine) begin(ctx context.Context) (s *session, end func(), err error) 
 	case err != nil:
 		err = fmt.Errorf("%w: %s: %w", engine.ErrUnavailable, e.config.Socket, err)
 	}
-	if e.life.conn != conn {
+	// A call that has no connection says nothing of the one that there is.
+	if err == nil && e.life.conn != conn {
 		e.life = life{conn: conn, began: e.config.Now(), uncleared: map[string]bool{}, condemned: condemned{}, trust: map[string]*trust{}, fresh: map[string]bool{}, asked: map[string]*asking{}, checks: map[string]*asking{}, waking: map[string]*asking{}, changing: map[string]*asking{}, halfMerged: map[string]bool{}}
 	}
 	s = &session{Engine: e, ctx: ctx, conn: conn}

@@ -23,9 +23,11 @@ import (
 type known struct {
 	// at is when all of it was listed, and counted when the lvols' clusters were.
 	at, counted time.Time
-	lvstores    []lvstoreIdentity
-	bdevs       map[string]spdkrpc.Bdev
-	subsystems  map[string]spdkrpc.Subsystem
+	// calm: nothing was going on when it was looked at.
+	calm       bool
+	lvstores   []lvstoreIdentity
+	bdevs      map[string]spdkrpc.Bdev
+	subsystems map[string]spdkrpc.Subsystem
 }
 
 // lvstoreIdentity is what stays the same of an lvstore as long as it is open.
@@ -49,7 +51,7 @@ func (s *session) worthNaming(n int) bool { return n <= max(askedAtOnce, s.life.
 func (s *session) lookAtAll() (*store, *network, error) {
 	s.life.known = nil
 	s.conn.Touched() // what changes from now on
-	now := s.config.Now()
+	now, calm := s.config.Now(), s.calm()
 	stored, serves := s.startStore(), s.startNetwork()
 	bdevs, err := stored.bdevs.Wait()
 	if err != nil {
@@ -59,7 +61,7 @@ func (s *session) lookAtAll() (*store, *network, error) {
 	if err != nil {
 		return s.finish(stored, serves)
 	}
-	k := &known{at: now, counted: now, bdevs: map[string]spdkrpc.Bdev{}, subsystems: map[string]spdkrpc.Subsystem{}}
+	k := &known{at: now, counted: now, calm: calm, bdevs: map[string]spdkrpc.Bdev{}, subsystems: map[string]spdkrpc.Subsystem{}}
 	for _, b := range bdevs {
 		k.bdevs[b.Name] = b
 	}
@@ -234,7 +236,7 @@ func (s *session) know(k *known, stored storeReading, serves networkReading) (*s
 	s.life.listed = len(k.bdevs) + len(k.subsystems)
 	st, n, err := s.finish(
 		storeReading{lvstores: stored.lvstores, listed: inOrder(k.bdevs)}, networkReading{listed: inOrder(k.subsystems), transports: serves.transports})
-	if err == nil && s.calm() && s.life.examined {
+	if err == nil && k.calm && s.calm() && s.life.examined {
 		s.life.known = k
 	}
 	return st, n, err

@@ -6,10 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/spdkrpc"
@@ -18,60 +22,77 @@ import (
 // SPDK finishes what a process has begun, also when that process is killed. Hosts of the volume must wait as long, so
 // each change of a volume is on record before it begins, and the next process asks whether it has ended. The records
 // are beside the target's socket, on a memory filesystem: they mean nothing after a reboot.
-
+//
+// SPDK 26.05 shows the end of a change by what it lists, once all is written:
+//
+//   - The name of a snapshot that it makes is taken at once, and has a bdev at the end.
+//   - The bdev of a volume that grows has its new size.
+//   - A volume into which a snapshot is merged is based on something else, or on nothing. That shows before the last
+//     write to its map, for which anything that closes the volume waits: a refused clone of it.
 const (
-	// askOngoingEvery so often whether a change that is on record has ended. SPDK logs each of these questions.
-	askOngoingEvery = 200 * time.Millisecond
-	// growthPatience with a volume that grows, whose end SPDK does not show.
-	growthPatience = 20 * time.Second
+	// askOngoingAfter so long whether a change has ended, then after twice that, up to askOngoingEvery: SPDK logs it.
+	askOngoingAfter = 20 * time.Millisecond
+	askOngoingEvery = 5 * time.Second
+	// growthPatience with a growth that may have failed, which SPDK does not show, from when it is recorded.
+	growthPatience = time.Minute
 	// recallPatience with all that is on record, for which all calls wait.
 	recallPatience = time.Second
+	// refusedName is not the name of any lvol.
+	refusedName = "refused"
 )
 
-// ongoing change of a volume, as the next process has to know it.
+// ongoing change of a volume, as the next process has to know it. One of the first three is set.
 type ongoing struct {
-	// Lvol, of the same lvstore, that SPDK makes or deletes: while it does, the name is taken, and has no bdev. Empty
-	// for a volume that grows.
-	Lvol string `json:"lvol,omitempty"`
-	// Patience that hosts have with it; 0 for as long as it takes.
-	Patience time.Duration `json:"patience,omitempty"`
-	// Lvstore of the volume, and the NQN of its subsystem, if its hosts wait.
-	Lvstore string `json:"lvstore"`
-	NQN     string `json:"nqn,omitempty"`
+	// Makes a snapshot of that name.
+	Makes string `json:"makes,omitempty"`
+	// Merges the deleted snapshot of that name into the volume.
+	Merges string `json:"merges,omitempty"`
+	// GrowsTo so many bytes.
+	GrowsTo int64 `json:"growsTo,omitempty"`
+	// Until when hosts wait for a growth, by the time since the node has started.
+	Until time.Duration `json:"until,omitempty"`
+	// NQN of the volume's subsystem, if its hosts wait.
+	NQN string `json:"nqn,omitempty"`
 	// Target that does it: what ended with another one, nobody waits for.
 	Target string `json:"target"`
 }
 
-// snapshotting makes a snapshot of that name.
-func snapshotting(name string) ongoing { return ongoing{Lvol: name} }
+func growing(sizeBytes int64) ongoing {
+	return ongoing{GrowsTo: sizeBytes, Until: sinceBoot() + growthPatience}
+}
 
-// merging deletes a snapshot. SPDK does not show when it has merged it, and goes on with clearing it.
-func merging(l *lvol) ongoing { return ongoing{Lvol: l.name, Patience: mergePatience} }
-
-func growing() ongoing { return ongoing{Patience: growthPatience} }
+// sinceBoot is the time since the node has started, which nobody sets.
+func sinceBoot() time.Duration {
+	var now unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) // which Linux has had since 2.6.39
+	return time.Duration(now.Nano())
+}
 
 // ongoingRecords say what SPDK changes, by the aliases of volumes.
 func (e *Engine) ongoingRecords() records {
 	return records{e.path(filepath.Dir(e.config.Socket), "changing")}
 }
 
-// recordChange of a volume that is about to begin. nqn is that of the subsystem whose hosts wait; empty for none.
-func (s *session) recordChange(l *lvol, o ongoing, nqn string) error {
-	target, err := s.target()
-	if err != nil {
-		return err
-	}
-	o.Lvstore, o.NQN, o.Target = l.pool.lvstore, nqn, target
-	return s.ongoingRecords().write(l.alias(), o)
-}
-
 // target that is there now: each makes its socket itself.
 func (e *Engine) target() (string, error) {
 	info, err := os.Stat(e.path(e.config.Socket))
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("%w: %w", engine.ErrUnavailable, err)
 	}
 	return fmt.Sprint(info.Sys().(*syscall.Stat_t).Ino, " ", info.ModTime().UnixNano()), nil
+}
+
+// recordChange of a volume that is about to begin. nqn is that of the subsystem whose hosts wait; empty for none.
+func (s *session) recordChange(l *lvol, o ongoing, nqn string) error {
+	target, err := s.target()
+	if err == nil {
+		o.NQN, o.Target = nqn, target
+		err = s.ongoingRecords().write(l.alias(), o)
+	}
+	if err != nil {
+		return fmt.Errorf("record a change of volume %s: %w", l.id, err)
+	}
+	return nil
 }
 
 // changed says that SPDK has answered, and removes the record; not where the connection was lost instead.
@@ -90,24 +111,17 @@ func (s *session) recall() error {
 	if s.life.recalled {
 		return nil
 	}
-	target, err := s.target()
-	if err != nil {
-		return err
-	}
-	aliases, err := s.ongoingRecords().of()
+	all, err := s.recorded()
 	if err != nil {
 		return err
 	}
 	patience, cancel := context.WithTimeout(s.ctx, recallPatience)
 	defer cancel()
-	for _, alias := range aliases {
-		var o ongoing
-		if err := s.ongoingRecords().read(alias, &o); err != nil || o.Target != target {
-			continue // a process that ended while it wrote this, had not begun
-		}
+	for alias, o := range all {
 		change := s.ask(s.life.changing, alias, func(beyond *session) error { return beyond.outlive(alias, o) })
+		last := change
 		if o.NQN != "" {
-			s.ask(s.life.waking, o.NQN, func(beyond *session) error {
+			last = s.ask(s.life.waking, o.NQN, func(beyond *session) error {
 				<-change.done
 				if change.err != nil {
 					return change.err
@@ -115,62 +129,122 @@ func (s *session) recall() error {
 				return beyond.wakeOne(o.NQN)
 			})
 		}
-		if o.Lvol != "" {
-			_ = change.wait(patience)
-		}
+		_ = last.wait(patience)
 	}
 	s.life.recalled = true
 	return nil
 }
 
+// recorded changes that the target may still carry out, by the aliases of volumes. The records of others are removed.
+func (s *session) recorded() (map[string]ongoing, error) {
+	target, err := s.target()
+	if err != nil {
+		return nil, err
+	}
+	aliases, err := s.ongoingRecords().of()
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]ongoing{}
+	for _, alias := range aliases {
+		var o ongoing
+		var unread *fs.PathError
+		err := s.ongoingRecords().read(alias, &o)
+		switch {
+		case errors.As(err, &unread):
+			return nil, err
+		case err != nil || o.Target != target: // one that was not written whole had not begun
+			if err := s.ongoingRecords().remove(alias); err != nil {
+				return nil, err
+			}
+		default:
+			all[alias] = o
+		}
+	}
+	return all, nil
+}
+
 // outlive a change that another process began. It fails only where the connection is lost before.
 func (s *session) outlive(alias string, o ongoing) error {
-	var patience <-chan time.Time
-	if o.Patience > 0 {
-		patience = time.After(o.Patience)
+	if err := s.askUntil(func() (bool, error) { return s.hasEnded(alias, o) }); err != nil {
+		return fmt.Errorf("SPDK may still change %s: %w", alias, err)
 	}
-	again := time.NewTicker(askOngoingEvery)
-	defer again.Stop()
-	for {
-		ended, err := s.hasEnded(o)
-		if err != nil {
-			return err
-		}
-		if ended {
-			return s.ongoingRecords().remove(alias)
+	return s.ongoingRecords().remove(alias)
+}
+
+// askUntil something has ended. While SPDK does not say, it has not. It fails only where the session's context ends, or
+// the connection is lost.
+func (s *session) askUntil(ended func() (bool, error)) error {
+	for pause := askOngoingAfter; ; pause = min(2*pause, askOngoingEvery) {
+		if is, err := ended(); is && err == nil {
+			return nil
 		}
 		select {
-		case <-again.C:
-		case <-patience:
-			return s.ongoingRecords().remove(alias)
+		case <-time.After(pause):
 		case <-s.conn.Lost():
-			return fmt.Errorf("%w: SPDK may still change %s", engine.ErrUnavailable, alias)
+			return engine.ErrUnavailable
+		case <-s.ctx.Done():
+			return s.ctx.Err()
 		}
 	}
 }
 
-// hasEnded says whether SPDK has made or deleted an lvol, or failed to. It asks for another one of that name that has
-// no room in the lvstore: SPDK refuses it because of the name, also while it has no bdev, or because of its size.
-func (s *session) hasEnded(o ongoing) (bool, error) {
-	if o.Lvol == "" {
-		return false, nil
-	}
-	lvstores, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevLvolGetLvstores{Name: o.Lvstore})
-	if err == nil && len(lvstores) == 1 {
-		is := lvstores[0]
-		_, err = spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevLvolCreate{
-			LvstoreName: o.Lvstore, Name: o.Lvol, SizeMiB: (is.TotalClusters+1)*is.ClusterBytes/mib + 1,
-		})
-	}
-	if errors.Is(err, spdkrpc.ErrExists) {
-		_, err = spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevGetBdevs{Name: o.Lvstore + "/" + o.Lvol})
-		if errors.Is(err, spdkrpc.ErrNotFound) {
-			return false, nil
+func (s *session) hasEnded(alias string, o ongoing) (bool, error) {
+	lvstore, _, _ := strings.Cut(alias, "/")
+	switch {
+	case o.Makes != "":
+		if refused, err := s.refused(alias, o.Makes); err != nil || refused {
+			return refused, err
 		}
+		return s.has(lvstore + "/" + o.Makes)
+	case o.Merges != "":
+		if there, err := s.has(lvstore + "/" + o.Merges); err != nil || there { // SPDK has refused to delete it
+			return there, err
+		}
+		return s.merged(alias, o.Merges)
 	}
+	is, err := s.bdevsNamed([]string{alias})
+	if err != nil || len(is) == 0 {
+		return err == nil && s.isGone(lvstore), err
+	}
+	return int64(is[0].Blocks*is[0].BlockBytes) >= o.GrowsTo || sinceBoot() >= o.Until, nil
+}
+
+// merged says whether SPDK has merged a snapshot that it deletes into a volume, and writes nothing of that volume's map
+// any more.
+func (s *session) merged(alias, snapshot string) (bool, error) {
+	is, err := s.bdevsNamed([]string{alias})
+	if err != nil || len(is) > 0 && is[0].Driver.Lvol != nil && is[0].Driver.Lvol.Base == snapshot {
+		return false, err
+	}
+	return s.refused(alias, refusedName)
+}
+
+// refused says whether SPDK refuses to make a clone of a volume because it is no snapshot, which takes until all is
+// written that SPDK writes of the volume's map. It has no effect. False: the name is taken, or SPDK cannot tell now.
+func (s *session) refused(alias, name string) (bool, error) {
+	_, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevLvolClone{Snapshot: alias, Name: name})
 	var unanswered *spdkrpc.UnansweredError
-	if errors.As(err, &unanswered) {
+	switch {
+	case errors.As(err, &unanswered):
 		return false, mapError(err)
+	case errors.Is(err, spdkrpc.ErrExists), errors.Is(err, spdkrpc.ErrBusy), errors.Is(err, spdkrpc.ErrNoMemory):
+		return false, nil
+	case errors.Is(err, spdkrpc.ErrNotFound):
+		lvstore, _, _ := strings.Cut(alias, "/")
+		return s.isGone(lvstore), nil
 	}
 	return true, nil
+}
+
+// has says whether there is a bdev of a name.
+func (s *session) has(bdev string) (bool, error) {
+	is, err := s.bdevsNamed([]string{bdev})
+	return len(is) > 0, err
+}
+
+// isGone says whether an lvstore is not open any more, and with it whatever was to be changed.
+func (s *session) isGone(lvstore string) bool {
+	_, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevLvolGetLvstores{Name: lvstore})
+	return errors.Is(err, spdkrpc.ErrNotFound)
 }

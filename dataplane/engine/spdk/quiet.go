@@ -32,9 +32,6 @@ const (
 	drainPatience = 5 * time.Second
 	// wakePatience with subsystems, for which all other calls wait.
 	wakePatience = 2 * time.Second
-	// mergePatience with the map of a deleted snapshot, which SPDK merges into that of its volume. What it clears
-	// afterwards, hosts need not wait for.
-	mergePatience = time.Second
 	// lastPatience with what SPDK is doing when this process is told to end: most of a pod's grace period.
 	lastPatience = 20 * time.Second
 	// quietAtOnce volumes of a drive are kept waiting at the same time, and so for each other.
@@ -278,8 +275,8 @@ func (l *lvol) mergesInto() *lvol {
 }
 
 // merge a deleted snapshot into a volume. SPDK does not order what it writes of the volume's map then with the entries
-// of first writes to clusters either, so hosts wait until it is done, or has had mergePatience. It is busy when their
-// I/O does not end; nothing was deleted then. The caller does not hold mu.
+// of first writes to clusters either, so hosts wait until that is done, and not for what SPDK clears afterwards. It is
+// busy when their I/O does not end; nothing was deleted then. The caller does not hold mu.
 func (s *session) merge(l, into *lvol) (busy, err error) {
 	deletion := func(on *session) chan error {
 		done := make(chan error, 1)
@@ -291,13 +288,21 @@ func (s *session) merge(l, into *lvol) (busy, err error) {
 		return done
 	}
 	began := false
-	k, busy := s.keepOne(into, merging(l), func(beyond *session) func() error {
+	k, busy := s.keepOne(into, ongoing{Merges: l.name}, func(beyond *session) func() error {
 		began = true
 		done := deletion(beyond)
+		ctx, cancel := context.WithCancel(beyond.ctx)
+		defer cancel()
+		merged := make(chan struct{})
+		go func() {
+			defer close(merged)
+			asks := beyond.under(ctx)
+			_ = asks.askUntil(func() (bool, error) { return asks.merged(into.alias(), l.name) }) // else the deletion has an answer
+		}()
 		select {
 		case err := <-done:
 			return func() error { return err }
-		case <-time.After(mergePatience):
+		case <-merged:
 			return func() error { return <-done }
 		}
 	})
@@ -439,6 +444,9 @@ func (s *session) wakeOne(nqn string) error {
 // wakeAll that a process before this one has left waiting, or a call of this one that could not wake them.
 func (s *session) wakeAll() error {
 	s.forgetWoken()
+	if !s.life.recalled {
+		return fmt.Errorf("%w: it is unknown what SPDK still changes", engine.ErrBusy)
+	}
 	if s.life.awake {
 		return nil
 	}

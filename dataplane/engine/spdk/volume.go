@@ -75,7 +75,7 @@ func (e *Engine) CreateVolumes(ctx context.Context, volumes []engine.VolumeSpec)
 			grow = append(grow, i)
 		}
 	}
-	what := func(i int) ongoing { return snapshotting(todo[i].base) }
+	what := func(i int) ongoing { return ongoing{Makes: todo[i].base} }
 	s.quietly(freeze, func(i int) *lvol { return todo[i].freeze }, what, errs, func(s *session, items []int, errs []error) { //nolint:contextcheck // hosts that wait are woken, also when the call's time is over
 		call(s, items, errs, func(i int) spdkrpc.Request[string] {
 			return spdkrpc.BdevLvolSnapshot{Volume: todo[i].freeze.alias(), Name: todo[i].base}
@@ -302,7 +302,7 @@ func (e *Engine) GrowVolumes(ctx context.Context, sizes []engine.VolumeSize) []e
 		grow = append(grow, i)
 	}
 	// SPDK does not order its own write of the last extent page with that of a host's first write to a cluster there.
-	s.quietly(grow, func(i int) *lvol { return found[i] }, func(int) ongoing { return growing() }, errs, func(s *session, items []int, errs []error) { //nolint:contextcheck // hosts that wait are woken, also when the call's time is over
+	s.quietly(grow, func(i int) *lvol { return found[i] }, func(i int) ongoing { return growing(sizes[i].SizeBytes) }, errs, func(s *session, items []int, errs []error) { //nolint:contextcheck // hosts that wait are woken, also when the call's time is over
 		call(s, items, errs, func(i int) spdkrpc.Request[spdkrpc.Done] {
 			return resize(found[i].pool, sizes[i].ID, sizes[i].SizeBytes)
 		})

@@ -31,12 +31,14 @@ type bdev struct {
 	released  []func()   // what waits for it
 	hangs     bool       // a base device that answers nothing that its lvstore writes
 	mute      bool       // a base device that answers no read
-	examining bool       // it is examined, which does not end
-	waiting   []func()   // what waits for it
-	lvol      *lvol
-	disk      *disk    // base devices only
-	store     *lvstore // which lies on it
-	aio       *aioFile
+	// holdsClearing: a base device on which clearing does not end
+	holdsClearing bool
+	examining     bool     // it is examined, which does not end
+	waiting       []func() // what waits for it
+	lvol          *lvol
+	disk          *disk    // base devices only
+	store         *lvstore // which lies on it
+	aio           *aioFile
 }
 
 type qosLimits struct {

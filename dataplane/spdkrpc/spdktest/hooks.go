@@ -105,21 +105,31 @@ func (t *Target) Mute(address string) {
 // Hang makes the drive under an lvstore answer nothing that SPDK writes for an operation on a logical volume there, and
 // so SPDK answer none of them, until goOn is called.
 func (t *Target) Hang(lvstore string) (goOn func()) {
-	hang := func(hangs bool) {
+	return t.hold(lvstore, func(base *bdev) *bool { return &base.hangs })
+}
+
+// HoldClearing of what is deleted from an lvstore, which begins once a snapshot was merged and takes as long as the
+// deleted volume is large.
+func (t *Target) HoldClearing(lvstore string) (goOn func()) {
+	return t.hold(lvstore, func(base *bdev) *bool { return &base.holdsClearing })
+}
+
+func (t *Target) hold(lvstore string, what func(base *bdev) *bool) (goOn func()) {
+	hold := func(holds bool) {
 		t.do(func() {
 			s, e := t.app.findStore("", lvstore)
 			if e != 0 {
 				return
 			}
-			s.base.hangs = hangs
+			*what(s.base) = holds
 			for _, f := range s.base.waiting {
 				t.app.post(f)
 			}
 			s.base.waiting = nil
 		})
 	}
-	hang(true)
-	return func() { hang(false) }
+	hold(true)
+	return func() { hold(false) }
 }
 
 // Inaccessible are the NQNs of subsystems with a listener whose hosts wait.

@@ -228,12 +228,19 @@ func (a *app) lvolDelete(r *request) {
 	v.bdev, v.deleting = nil, true
 	a.unregister(b, func() {
 		if !a.startDelete(v.store, func() {
-			v.store.clearing -= v.clearing
-			v.store.saveStore()
-			v.store.drop(v)
-			v.store.pages.remove(v.page)
-			v.store.record(record{Page: v.page})
-			r.answer(true)
+			// A target that ends from here on finds it all as it was before.
+			merged := v.merge()
+			a.clearing(v.store, func() {
+				v.store.clearing -= v.clearing
+				v.store.saveStore()
+				for _, c := range merged {
+					v.store.save(c)
+				}
+				v.store.drop(v)
+				v.store.pages.remove(v.page)
+				v.store.record(record{Page: v.page})
+				r.answer(true)
+			})
 		}) {
 			// SPDK forgets the volume even so; it is on disk still, and comes back with the next start.
 			v.store.lose(v)
@@ -248,6 +255,33 @@ func (a *app) lvolDelete(r *request) {
 			v.store.saveStore()
 		}
 	})
+}
+
+// clearing of what was deleted is done, unless it is held.
+func (a *app) clearing(s *lvstore, done func()) {
+	if s.base.holdsClearing {
+		s.base.waiting = append(s.base.waiting, func() { a.clearing(s, done) })
+		return
+	}
+	done()
+}
+
+// merge what a deleted snapshot has into its clones, which it does not have from then on.
+func (v *lvol) merge() (into []*lvol) {
+	for _, c := range slices.Clone(v.clones) {
+		inherited := slices.Clone(v.alloc)
+		inherited.truncate(c.clusters)
+		c.inherit(inherited)
+		for i := range c.clusters {
+			if inherited.has(i) && !c.alloc.has(i) {
+				v.alloc.remove(i)
+			}
+		}
+		c.alloc.union(inherited)
+		c.setParent(v.parent)
+		into = append(into, c)
+	}
+	return into
 }
 
 // deleting says whether a volume of this name or UUID is on its way out.

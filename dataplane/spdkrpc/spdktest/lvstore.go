@@ -106,14 +106,6 @@ func (s *lvstore) drop(v *lvol) {
 			s.saveStore()
 		}
 	}()
-	for _, c := range slices.Clone(v.clones) {
-		inherited := slices.Clone(v.alloc)
-		inherited.truncate(c.clusters)
-		c.inherit(inherited)
-		c.alloc.union(inherited)
-		c.setParent(v.parent)
-		s.save(c)
-	}
 	v.setParent(nil)
 	s.unlist(v)
 }
