@@ -133,8 +133,8 @@ type life struct {
 	// waking are subsystems whose hosts are being woken, by their NQNs. awake says that nobody else's wait: see quiet.
 	waking map[string]*asking
 	awake  bool
-	// changing are volumes that SPDK changes, by their aliases. They are not exported meanwhile. recalled says that what
-	// processes before this one had it change is among them.
+	// changing are volumes that SPDK changes, by their aliases. They are not exported meanwhile. recalled says that
+	// what processes before this one had it change is among them.
 	changing map[string]*asking
 	recalled bool
 	// halfMerged are SPDK's names of lvols into which it failed to merge a snapshot, which it does not list until its
