@@ -135,7 +135,8 @@ func (v *NvmfReplica) ServedSize() int64 {
 }
 
 // Keys that an NvmfVolume and its NvmfReplicas have as annotations, and as labels where the values fit: the claim that
-// the volume was created for, and its PersistentVolume. NvmfReplicas of earlier versions have the labels only.
+// the volume was created for, or that had it when it was attached last, and the PersistentVolume that it was created
+// for. NvmfReplicas of earlier versions have the labels only.
 const (
 	PVNameKey       = "weft.storage/pv-name"
 	PVCNameKey      = "weft.storage/pvc-name"
@@ -146,22 +147,29 @@ const (
 // last. No later one gets a name that was used before.
 const LastReplicaKey = "weft.storage/last-replica"
 
-// SetNames of an NvmfVolume, whose maps of annotations and labels exist: of its PersistentVolume, and of the claim that
-// it was created for. An empty name is left out.
+// SetNames of an NvmfVolume or an NvmfReplica: of the volume's PersistentVolume, and of its claim. What has an empty
+// name is left as it is.
 func SetNames(m *metav1.ObjectMeta, persistentVolume, claimNamespace, claim string) {
+	if m.Annotations == nil {
+		m.Annotations = map[string]string{}
+	}
+	if m.Labels == nil {
+		m.Labels = map[string]string{}
+	}
 	for key, value := range map[string]string{PVNameKey: persistentVolume, PVCNamespaceKey: claimNamespace, PVCNameKey: claim} {
 		if value == "" {
 			continue
 		}
 		m.Annotations[key] = value
+		delete(m.Labels, key) // of another name, which had fitted
 		if len(validation.IsValidLabelValue(value)) == 0 {
 			m.Labels[key] = value
 		}
 	}
 }
 
-// ClaimOf a volume or replica: the claim that it was created for, which may not be the one that has it now. Empty when
-// it was not created for one.
+// ClaimOf a volume or replica: the claim that it was created for, or that had it when it was attached last. It may not
+// be the one that has it now. Empty when there was none.
 func ClaimOf(o metav1.Object) (namespace, name string) {
 	read := func(key string) string { return cmp.Or(o.GetAnnotations()[key], o.GetLabels()[key]) }
 	return read(PVCNamespaceKey), read(PVCNameKey)

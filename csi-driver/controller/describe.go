@@ -29,6 +29,14 @@ func description(vol *v1alpha1.NvmfVolume) *v1alpha1.VolumeDescription {
 	return d
 }
 
+// nameClaim of a volume as it is described. It is another one than the volume was created for if, for example, a backup
+// tool has filled the volume for it. The former name is kept while there is none.
+func nameClaim(vol *v1alpha1.NvmfVolume) {
+	if by := vol.Spec.PersistentVolume; by != nil {
+		v1alpha1.SetNames(&vol.ObjectMeta, "", by.ClaimNamespace, by.ClaimName)
+	}
+}
+
 // lastPersistentVolume is the name of the PersistentVolume that a volume was described by last, else of the one that it
 // was created for.
 func lastPersistentVolume(vol *v1alpha1.NvmfVolume) string {

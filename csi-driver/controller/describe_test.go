@@ -79,6 +79,10 @@ func TestDescribeTheClaimOfTheAttachment(t *testing.T) {
 	g.Expect(api.Status().Update(t.Context(), &again)).To(Succeed())
 	g.Expect(attach(again.Name)).To(And(HaveField("Name", again.Name), HaveField("ClaimName", "other")))
 	g.Expect(s.claimOf(t.Context(), volume(t, id))).To(HaveField("Name", "other"), "where Events are written")
+	for _, o := range []metav1.Object{volume(t, id), replica(t, id)} {
+		namespace, name := v1alpha1.ClaimOf(o)
+		g.Expect([]string{namespace, name, o.GetLabels()[v1alpha1.PVCNameKey]}).To(Equal([]string{former.Namespace, "other", "other"}), "what metrics have of %s", o.GetName())
+	}
 
 	// While the PersistentVolume cannot be read, nobody knows whose it is now.
 	live := s.live
@@ -90,6 +94,7 @@ func TestDescribeTheClaimOfTheAttachment(t *testing.T) {
 	again.Status.Phase = corev1.VolumeReleased
 	g.Expect(api.Status().Update(t.Context(), &again)).To(Succeed())
 	g.Expect(attach(again.Name)).To(And(HaveField("Name", again.Name), HaveField("ClaimName", ""), HaveField("ClaimNamespace", "")))
+	g.Expect(volume(t, id).Annotations).To(HaveKeyWithValue(v1alpha1.PVCNameKey, "other"))
 	g.Expect(attach("gone")).To(BeNil())
 
 	others := corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: own(t, "others")}, Spec: *pv.Spec.DeepCopy()}

@@ -209,6 +209,7 @@ func users(vol *replicatedVolume) string {
 func (s *Service) attach(ctx context.Context, vol *v1alpha1.NvmfVolume, change func(*v1alpha1.NvmfVolume)) (*v1alpha1.NvmfVolume, error) {
 	changed := vol.DeepCopy()
 	change(changed)
+	nameClaim(changed)
 	changed.Spec.Used = changed.Spec.Used || len(changed.Spec.Attachments) > 0
 	if err := s.patch(ctx, vol, changed); err != nil {
 		return nil, fmt.Errorf("write attachments of NvmfVolume %s: %w", vol.Name, err)

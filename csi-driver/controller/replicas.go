@@ -258,6 +258,8 @@ func (s *Service) bring(ctx context.Context, vol *v1alpha1.NvmfVolume, record *m
 	if follows(rep, changed.Spec) {
 		return rep, nil
 	}
+	namespace, claim := v1alpha1.ClaimOf(vol)
+	v1alpha1.SetNames(&changed.ObjectMeta, "", namespace, claim)
 	if err := s.sealNew(ctx, rep, &changed.Spec); err != nil {
 		return nil, err
 	}
