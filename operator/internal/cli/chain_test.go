@@ -286,6 +286,13 @@ func TestVolumeTellsWhatIsWrong(t *testing.T) {
 		"a claim of a class that does not exist": {
 			change: func(u *used) { u.unbind(); u.claim.Spec.StorageClassName = new("weft-fats") },
 			want:   []string{"is not bound to a volume yet: StorageClass weft-fats does not exist; StorageClasses of weft: weft-fast; see"}},
+		"a claim that Velero restores": {
+			change: func(u *used) {
+				u.unbind()
+				u.claim.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{restoredByVelero: "databases.data.x"}}
+				u.warn("uid-claim", "PersistentVolumeClaim", "data", "ProvisioningFailed", "claim Selector is not supported")
+			},
+			want: []string{"- claim databases/data is not bound to a volume yet: Velero fills a volume for it (kubectl get datadownloads -A); see"}},
 		"a claim that the driver refuses": {
 			change: func(u *used) {
 				u.unbind()

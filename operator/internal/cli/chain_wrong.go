@@ -74,7 +74,7 @@ func (c *chain) whyUnbound() string {
 	if c.classes != nil {
 		why = lacksClass(c.claim, c.classes.Items)
 	}
-	return cmp.Or(why, lastFailure(c.events, c.claim.UID))
+	return cmp.Or(why, restoring(c.claim), lastFailure(c.events, c.claim.UID))
 }
 
 // wrongVolume tells what the NvmfVolume itself lacks.

@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"regexp"
@@ -124,7 +125,7 @@ func (s *status) readClaims(ctx context.Context, api client.Reader) {
 		waiting = slices.DeleteFunc(waiting, func(c *corev1.PersistentVolumeClaim) bool { return waitsForPod(c, classes.Items) })
 	}
 	for _, c := range waiting {
-		w := waitingClaim{claim: c, why: lacksClass(c, classes.Items)}
+		w := waitingClaim{claim: c, why: cmp.Or(lacksClass(c, classes.Items), restoring(c))}
 		if class := classOf(c, classes.Items); class != nil {
 			w.target = class.Parameters["target"]
 		}
@@ -148,6 +149,18 @@ func concernsWeft(claim *corev1.PersistentVolumeClaim, classes []storagev1.Stora
 		return class.Provisioner == v1alpha1.DriverName
 	}
 	return lacksClass(claim, classes) != "" && (claim.Spec.StorageClassName != nil || len(ofWeft(classes)) == len(classes))
+}
+
+// restoredByVelero labels a volume that Velero's data mover fills, and the claim that it is for selects it.
+const restoredByVelero = "velero.io/dynamic-pv-restore"
+
+// restoring says of a claim why it waits while Velero restores its data: the provisioner, which makes no volumes for
+// claims that select one, has Warnings of it all the time.
+func restoring(claim *corev1.PersistentVolumeClaim) string {
+	if s := claim.Spec.Selector; s == nil || s.MatchLabels[restoredByVelero] == "" {
+		return ""
+	}
+	return ": Velero fills a volume for it (kubectl get datadownloads -A)"
 }
 
 // waitsForPod says of a claim that its volume is made only for a pod, and that no node was chosen for one yet.

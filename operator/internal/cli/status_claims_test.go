@@ -113,6 +113,8 @@ func TestStatusTellsOfClaimsThatWait(t *testing.T) {
 	pod.Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "no free storage"}}}
 	newPod := pod.DeepCopy()
 	newPod.CreationTimestamp = metav1.NewTime(noon.Add(-time.Second))
+	restored, selects := pendingClaim("data", new("weft-fast")), failed(pendingClaim("data", nil), "claim Selector is not supported")
+	restored.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{restoredByVelero: "default.data.x"}}
 	refused := failed(pendingClaim("data", nil), "infeasible. rpc error: code = InvalidArgument desc = StorageClass parameters: replicas")
 	var many []client.Object
 	for i := range 12 {
@@ -123,6 +125,7 @@ func TestStatusTellsOfClaimsThatWait(t *testing.T) {
 	for name, c := range map[string]around{
 		"a claim that the driver refuses":  {objects: []client.Object{pendingClaim("data", new("weft-fast")), refused}, want: []string{is + ": infeasible. StorageClass parameters: replicas" + see}},
 		"no Events":                        {objects: []client.Object{pendingClaim("data", new("weft-fast"))}, want: []string{is + see}},
+		"a claim that Velero restores":     {objects: []client.Object{restored, selects}, want: []string{is + ": Velero fills a volume for it (kubectl get datadownloads -A)" + see}},
 		"of the target":                    {about: "fast", objects: []client.Object{pendingClaim("data", new("weft-fast"))}, want: []string{is + see}},
 		"not of a node":                    {about: "a", objects: []client.Object{pendingClaim("data", new("weft-fast"))}, not: "data"},
 		"a new claim":                      {objects: []client.Object{isNew}, not: "data"},
