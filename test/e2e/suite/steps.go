@@ -102,6 +102,15 @@ func (r *Run) LoadFio(ctx context.Context) error { return r.loadImage(ctx, r.bui
 // LoadRestic makes the image with restic and loads it into the nodes.
 func (r *Run) LoadRestic(ctx context.Context) error { return r.loadImage(ctx, r.builder.ResticImage) }
 
+// LoadVelero builds Velero and a server of S3, and loads their images into the nodes.
+func (r *Run) LoadVelero(ctx context.Context) (build.Velero, error) {
+	velero, err := r.builder.Velero(ctx)
+	if err != nil {
+		return build.Velero{}, err
+	}
+	return velero, r.Lab.LoadImages(ctx, velero.Archives...)
+}
+
 func (r *Run) loadImage(ctx context.Context, build func(context.Context) (string, error)) error {
 	archive, err := build(ctx)
 	if err != nil {

@@ -116,6 +116,12 @@ func (b *Builder) ldflags(p program) (string, error) {
 			return "", err
 		}
 		return base + " -X main.version=" + version, nil
+	case "velero":
+		version, err := b.moduleVersion("velero", veleroModule)
+		if err != nil {
+			return "", err
+		}
+		return base + " -X " + veleroModule + "/pkg/buildinfo.Version=" + version, nil
 	default:
 		return base, nil
 	}

@@ -155,6 +155,13 @@ func TestVersionsComeFromTheModules(t *testing.T) {
 			t.Errorf("%s: flags %q, %v", s.name, flags, err)
 		}
 	}
+	velero, _, _, _ := veleroPrograms()
+	if version, err = b.moduleVersion("velero", veleroModule); err != nil {
+		t.Error(err)
+	}
+	if flags, err := b.ldflags(velero); err != nil || !strings.HasSuffix(flags, "buildinfo.Version="+version) {
+		t.Errorf("Velero: flags %q, %v", flags, err)
+	}
 	if _, err := b.moduleVersion("sidecars", "example.com/none"); err == nil {
 		t.Error("a module that is not required has a version")
 	}
