@@ -26,19 +26,19 @@ import (
 // SPDK 26.05 shows the end of a change by what it lists, once all is written:
 //
 //   - The name of a snapshot that it makes is taken at once, and has a bdev at the end.
-//   - The bdev of a volume that grows has its new size.
+//   - The bdev of a volume that grows has its new size. Of a growth that failed it has not.
 //   - A volume into which a snapshot is merged is based on something else, or on nothing. That shows before the last
-//     write to its map, for which anything that closes the volume waits: a refused clone of it.
+//     write of the volume's metadata.
+//   - Whatever closes a volume waits until its metadata are written, as far as that has begun: so does a clone of it,
+//     which SPDK refuses because it is no snapshot.
 const (
 	// askOngoingAfter so long whether a change has ended, then after twice that, up to askOngoingEvery: SPDK logs it.
 	askOngoingAfter = 20 * time.Millisecond
 	askOngoingEvery = 5 * time.Second
-	// growthPatience with a growth that may have failed, which SPDK does not show, from when it is recorded.
-	growthPatience = time.Minute
+	// growthPatience with a growth, from when it is recorded, until SPDK has begun to write it, or never will.
+	growthPatience = 5 * time.Second
 	// recallPatience with all that is on record, for which all calls wait.
 	recallPatience = time.Second
-	// refusedName is not the name of any lvol.
-	refusedName = "refused"
 )
 
 // ongoing change of a volume, as the next process has to know it. One of the first three is set.
@@ -49,7 +49,7 @@ type ongoing struct {
 	Merges string `json:"merges,omitempty"`
 	// GrowsTo so many bytes.
 	GrowsTo int64 `json:"growsTo,omitempty"`
-	// Until when hosts wait for a growth, by the time since the node has started.
+	// Until when a growth may not have begun, by the time since the node has started.
 	Until time.Duration `json:"until,omitempty"`
 	// NQN of the volume's subsystem, if its hosts wait.
 	NQN string `json:"nqn,omitempty"`
@@ -135,6 +135,14 @@ func (s *session) recall() error {
 	return nil
 }
 
+// isRecalled fails with engine.ErrBusy while it is unknown what SPDK changes. The caller holds mu.
+func (e *Engine) isRecalled() error {
+	if !e.life.recalled {
+		return fmt.Errorf("%w: it is unknown what SPDK still changes", engine.ErrBusy)
+	}
+	return nil
+}
+
 // recorded changes that the target may still carry out, by the aliases of volumes. The records of others are removed.
 func (s *session) recorded() (map[string]ongoing, error) {
 	target, err := s.target()
@@ -204,10 +212,15 @@ func (s *session) hasEnded(alias string, o ongoing) (bool, error) {
 		return s.merged(alias, o.Merges)
 	}
 	is, err := s.bdevsNamed([]string{alias})
-	if err != nil || len(is) == 0 {
-		return err == nil && s.isGone(lvstore), err
+	switch {
+	case err != nil:
+		return false, err
+	case len(is) > 0 && int64(is[0].Blocks*is[0].BlockBytes) >= o.GrowsTo:
+		return true, nil
+	case sinceBoot() < o.Until:
+		return false, nil
 	}
-	return int64(is[0].Blocks*is[0].BlockBytes) >= o.GrowsTo || sinceBoot() >= o.Until, nil
+	return s.refusedAny(alias)
 }
 
 // merged says whether SPDK has merged a snapshot that it deletes into a volume, and writes nothing of that volume's map
@@ -217,34 +230,28 @@ func (s *session) merged(alias, snapshot string) (bool, error) {
 	if err != nil || len(is) > 0 && is[0].Driver.Lvol != nil && is[0].Driver.Lvol.Base == snapshot {
 		return false, err
 	}
-	return s.refused(alias, refusedName)
+	return s.refusedAny(alias)
 }
 
-// refused says whether SPDK refuses to make a clone of a volume because it is no snapshot, which takes until all is
-// written that SPDK writes of the volume's map. It has no effect. False: the name is taken, or SPDK cannot tell now.
+// refusedAny clone of a volume, by a name that no lvol has.
+func (s *session) refusedAny(alias string) (bool, error) {
+	_, name, _ := strings.Cut(alias, "/")
+	return s.refused(alias, "refused-"+name)
+}
+
+// refused says whether SPDK refuses to make a clone of a volume because it is no snapshot, or not there. The answer
+// takes until the volume's metadata are written. False: the name is taken, or SPDK cannot tell now.
 func (s *session) refused(alias, name string) (bool, error) {
 	_, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevLvolClone{Snapshot: alias, Name: name})
 	var unanswered *spdkrpc.UnansweredError
-	switch {
-	case errors.As(err, &unanswered):
+	if errors.As(err, &unanswered) {
 		return false, mapError(err)
-	case errors.Is(err, spdkrpc.ErrExists), errors.Is(err, spdkrpc.ErrBusy), errors.Is(err, spdkrpc.ErrNoMemory):
-		return false, nil
-	case errors.Is(err, spdkrpc.ErrNotFound):
-		lvstore, _, _ := strings.Cut(alias, "/")
-		return s.isGone(lvstore), nil
 	}
-	return true, nil
+	return errors.Is(err, spdkrpc.ErrInvalid) || errors.Is(err, spdkrpc.ErrNotFound), nil
 }
 
 // has says whether there is a bdev of a name.
 func (s *session) has(bdev string) (bool, error) {
 	is, err := s.bdevsNamed([]string{bdev})
 	return len(is) > 0, err
-}
-
-// isGone says whether an lvstore is not open any more, and with it whatever was to be changed.
-func (s *session) isGone(lvstore string) bool {
-	_, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevLvolGetLvstores{Name: lvstore})
-	return errors.Is(err, spdkrpc.ErrNotFound)
 }

@@ -4,6 +4,7 @@ package spdk_test
 
 import (
 	"context"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"testing"
@@ -70,7 +71,7 @@ func TestNextProcessWaitsForAGrowth(t *testing.T) {
 	goOn := r.beganToGrow(fake, used)
 	r.killed()
 	r.state()
-	r.Consistently(fake.Inaccessible).WithTimeout(time.Second).Should(ConsistOf(x.NQN))
+	r.Consistently(fake.Inaccessible).WithTimeout(6*time.Second).Should(ConsistOf(x.NQN), "also when SPDK must have begun")
 	goOn()
 	r.Eventually(fake.Inaccessible).WithTimeout(time.Minute).Should(BeEmpty())
 	r.Expect(r.changingRecords()).To(BeEmpty())
@@ -86,6 +87,29 @@ func (r *rig) beganToGrow(fake *spdktest.Target, volume engine.ID) (goOn func())
 	grown := []engine.VolumeSize{{ID: volume, SizeBytes: 16 * mib}}
 	r.Expect(r.engine.GrowVolumes(brief, grown)).To(HaveEach(MatchError(context.DeadlineExceeded)))
 	return goOn
+}
+
+// TestNextProcessDoesNotWaitForAGrowthThatNeverBegan, or was refused: its process was killed before.
+func TestNextProcessDoesNotWaitForAGrowthThatNeverBegan(t *testing.T) {
+	r, fake := newFakeRig(t)
+	used, x := r.attached(fake)
+	goOn := r.beganToGrow(fake, used)
+	dir := filepath.Join(filepath.Dir(r.socket()), "changing")
+	name := r.changingRecords()[0]
+	record, err := os.ReadFile(filepath.Join(dir, name))
+	check(t, err)
+	goOn()
+	r.Eventually(fake.Inaccessible).WithTimeout(time.Minute).Should(BeEmpty())
+	var o map[string]any
+	check(t, json.Unmarshal(record, &o))
+	o["growsTo"] = 1 << 40
+	record, err = json.Marshal(o)
+	check(t, err)
+	check(t, os.WriteFile(filepath.Join(dir, name), record, 0o600))
+	check(t, os.WriteFile(r.quietRecord(x.NQN), nil, 0o600))
+	r.killed()
+	r.Eventually(func() []string { r.state(); return r.changingRecords() }).WithTimeout(time.Minute).Should(BeEmpty())
+	r.Expect(r.quietRecord(x.NQN)).NotTo(BeAnExistingFile())
 }
 
 // TestNextProcessWaitsForAMerge, and not for the clearing after it.
@@ -182,6 +206,10 @@ func TestHostsWaitWhileRecordsCannotBeRead(t *testing.T) {
 			r.state()
 			r.Expect(fake.Inaccessible()).To(ConsistOf(x.NQN))
 			r.Expect(r.engine.Export(r.ctx, []engine.Export{other})).To(HaveEach(MatchError(engine.ErrBusy)))
+			portal := r.portals()[0]
+			portal.Port++
+			r.engine.OpenPortals(r.ctx, []engine.Portal{portal})
+			r.Expect(r.portalsOf(x)).NotTo(ContainElement(portal.Portal), "whoever connects there does not wait")
 		})
 	}
 }

@@ -147,8 +147,8 @@ func (s *session) unused(items []int, volume func(item int) *lvol, what func(ite
 
 // unchanging fails with engine.ErrBusy while SPDK changes a volume. The caller holds mu.
 func (e *Engine) unchanging(l *lvol) error {
-	if !e.life.recalled {
-		return fmt.Errorf("%w: it is unknown what SPDK still changes", engine.ErrBusy)
+	if err := e.isRecalled(); err != nil {
+		return err
 	}
 	forgetAnswered(e.life.changing)
 	if e.life.changing[l.alias()] != nil {
@@ -160,6 +160,9 @@ func (e *Engine) unchanging(l *lvol) error {
 // mayGive says why an export cannot be given more now: hosts would use what it gets at once, while those that are there
 // are kept waiting. The caller holds mu.
 func (s *session) mayGive(nqn string) error {
+	if err := s.isRecalled(); err != nil {
+		return err
+	}
 	s.forgetWoken()
 	if s.life.waking[nqn] != nil {
 		return fmt.Errorf("%w: its hosts wait until SPDK has changed its volume", engine.ErrBusy)
@@ -444,8 +447,8 @@ func (s *session) wakeOne(nqn string) error {
 // wakeAll that a process before this one has left waiting, or a call of this one that could not wake them.
 func (s *session) wakeAll() error {
 	s.forgetWoken()
-	if !s.life.recalled {
-		return fmt.Errorf("%w: it is unknown what SPDK still changes", engine.ErrBusy)
+	if err := s.isRecalled(); err != nil {
+		return err
 	}
 	if s.life.awake {
 		return nil

@@ -253,6 +253,16 @@ func (a *app) derive(r *request, originKey, nameKey string, ofReadOnly bool, mad
 	e = origin.store.checkName(name)
 	switch {
 	case e != 0:
+	case origin.isReadOnly() != ofReadOnly && origin.locked:
+		// It closes the origin first, and that waits until its metadata are written.
+		origin.store.names[name] = true
+		if a.start(origin.store, func() {
+			delete(origin.store.names, name)
+			r.errnoAs(codeInvalidParams, syscall.EINVAL)
+		}) {
+			return
+		}
+		e = syscall.ENOMEM
 	case origin.isReadOnly() != ofReadOnly:
 		e = syscall.EINVAL
 	case origin.locked:

@@ -227,9 +227,18 @@ func (a *app) lvolDelete(r *request) {
 	b := v.bdev
 	v.bdev, v.deleting = nil, true
 	a.unregister(b, func() {
-		if !a.startDelete(v.store, func() {
-			// A target that ends from here on finds it all as it was before.
-			merged := v.merge()
+		for _, c := range v.clones {
+			if c.locked {
+				v.store.lose(v)
+				r.errnoAs(codeInternal, syscall.EBUSY)
+				return
+			}
+		}
+		merged := slices.Clone(v.clones)
+		finish := func() {
+			for _, c := range merged {
+				c.locked = false
+			}
 			a.clearing(v.store, func() {
 				v.store.clearing -= v.clearing
 				v.store.saveStore()
@@ -241,11 +250,23 @@ func (a *app) lvolDelete(r *request) {
 				v.store.record(record{Page: v.page})
 				r.answer(true)
 			})
+		}
+		if !a.startDelete(v.store, func() {
+			// A target that ends from here on finds it all as it was before.
+			for _, c := range merged {
+				v.mergeInto(c)
+			}
+			if len(merged) == 0 || !a.start(v.store, finish) {
+				finish()
+			}
 		}) {
 			// SPDK forgets the volume even so; it is on disk still, and comes back with the next start.
 			v.store.lose(v)
 			r.errnoAs(codeInternal, syscall.ENOMEM)
 			return
+		}
+		for _, c := range merged {
+			c.locked = true
 		}
 		if len(v.clones) == 0 && v.clear == clearWriteZeroes && !v.store.base.hangs {
 			// SPDK writes the metadata first: a target that ends before all is cleared leaves the rest as it is.
@@ -266,22 +287,18 @@ func (a *app) clearing(s *lvstore, done func()) {
 	done()
 }
 
-// merge what a deleted snapshot has into its clones, which it does not have from then on.
-func (v *lvol) merge() (into []*lvol) {
-	for _, c := range slices.Clone(v.clones) {
-		inherited := slices.Clone(v.alloc)
-		inherited.truncate(c.clusters)
-		c.inherit(inherited)
-		for i := range c.clusters {
-			if inherited.has(i) && !c.alloc.has(i) {
-				v.alloc.remove(i)
-			}
+// mergeInto a clone what a deleted snapshot has, which it does not have from then on.
+func (v *lvol) mergeInto(c *lvol) {
+	inherited := slices.Clone(v.alloc)
+	inherited.truncate(c.clusters)
+	c.inherit(inherited)
+	for i := range c.clusters {
+		if inherited.has(i) && !c.alloc.has(i) {
+			v.alloc.remove(i)
 		}
-		c.alloc.union(inherited)
-		c.setParent(v.parent)
-		into = append(into, c)
 	}
-	return into
+	c.alloc.union(inherited)
+	c.setParent(v.parent)
 }
 
 // deleting says whether a volume of this name or UUID is on its way out.
