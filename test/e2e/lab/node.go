@@ -203,6 +203,11 @@ func (l *Lab) qemuArgs(i int) []string {
 			"-drive", fmt.Sprintf("if=none,id=nvme%d,format=raw,cache=writeback,discard=unmap,file=%s", d, l.drive(name, d)),
 			"-device", fmt.Sprintf("nvme,drive=nvme%d,serial=%s", d, DriveSerial(name, d)))
 	}
+	for d, serial := range l.state.Carried[name] {
+		args = append(args,
+			"-drive", fmt.Sprintf("if=none,id=carried%d,format=raw,cache=writeback,discard=unmap,file=%s", d, l.carriedDrive(name, d)),
+			"-device", fmt.Sprintf("nvme,drive=carried%d,serial=%s", d, serial))
+	}
 	return args
 }
 

@@ -21,6 +21,8 @@ type state struct {
 	Slot int `json:"slot"`
 	// Nodes are the names of the virtual machines.
 	Nodes []string `json:"nodes"`
+	// Carried are the serial numbers of drives from other labs, by the node that has them beside its own.
+	Carried map[string][]string `json:"carried,omitempty"`
 	// Cluster is false for a lab that has machines only.
 	Cluster bool `json:"cluster"`
 	// RDMA says whether nodes have a soft RDMA device.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -29,6 +30,10 @@ type Options struct {
 	// Nodes is the number of virtual machines, 1 to 16. 0 means 2, or as many
 	// as the running lab has.
 	Nodes int
+	// Names of the nodes, each of which has one. Without them, they are node1, node2, and so on.
+	Names []string
+	// Carried are drives that TakeDrive took out of another lab, by the name of the node that gets them beside its own.
+	Carried map[string][]Drive
 	// NoCluster leaves out Kubernetes: machines only.
 	NoCluster bool
 	// Weft puts the project's image on the disks of a new lab; it is built from
@@ -106,6 +111,9 @@ func (l *Lab) matches(opts Options) error {
 	if opts.Nodes != 0 && opts.Nodes != len(l.state.Nodes) {
 		return fmt.Errorf("the lab in %s has %d nodes, not %d; run `weft-lab down` first", l.Dir, len(l.state.Nodes), opts.Nodes)
 	}
+	if len(opts.Carried) > 0 || opts.Names != nil && !slices.Equal(opts.Names, l.state.Nodes) {
+		return fmt.Errorf("the lab in %s has nodes %v, and gets no other names or drives while it is up; run `weft-lab down` first", l.Dir, l.state.Nodes)
+	}
 	if opts.NoCluster == l.state.Cluster {
 		return fmt.Errorf("the lab in %s was started with another --no-cluster; run `weft-lab down` first", l.Dir)
 	}
@@ -118,6 +126,9 @@ func (l *Lab) matches(opts Options) error {
 // create builds what is missing and writes down everything about a new lab.
 // Nothing runs yet.
 func (l *Lab) create(ctx context.Context, b *build.Builder, opts Options) error {
+	if opts.Names != nil {
+		opts.Nodes = len(opts.Names)
+	}
 	if opts.Nodes == 0 {
 		opts.Nodes = defaultNodes
 	}
@@ -136,7 +147,8 @@ func (l *Lab) create(ctx context.Context, b *build.Builder, opts Options) error 
 		return err
 	}
 	s := state{Slot: slot, Cluster: !opts.NoCluster, RDMA: !opts.NoRDMA, IOMMU: opts.IOMMU, MemoryMiB: opts.MemoryMiB}
-	for i := range opts.Nodes {
+	s.Nodes = opts.Names
+	for i := len(s.Nodes); i < opts.Nodes; i++ {
 		s.Nodes = append(s.Nodes, nodeName(i))
 	}
 	if s.Cluster {
@@ -172,7 +184,7 @@ func (l *Lab) create(ctx context.Context, b *build.Builder, opts Options) error 
 			return fmt.Errorf("prepare %s: %w", s.Nodes[i], err)
 		}
 	}
-	return nil
+	return l.plugIn(opts.Carried)
 }
 
 // bringUp starts what is not running and waits until all of it works.
