@@ -302,6 +302,9 @@ func TestRecoverOfAllThatIsNotAll(t *testing.T) {
 		"a drive of no target": {"node b, drive eui.left has a pool that is not open", func(n *v1alpha1.NvmfNode) {
 			n.Status.Inventory = &v1alpha1.Inventory{Drives: []v1alpha1.Drive{{ID: "eui.blank", Content: v1alpha1.ContentBlank}, {ID: "eui.left", Content: v1alpha1.ContentWeft}}}
 		}},
+		"a drive of no target, as a target selects it": {"node b, drive nvme-ACME_1 has a pool that is not open", func(n *v1alpha1.NvmfNode) {
+			n.Status.Inventory = &v1alpha1.Inventory{Drives: []v1alpha1.Drive{{ID: "eui.left", ByID: []string{"nvme-eui.left", "nvme-ACME_1"}, Content: v1alpha1.ContentWeft}}}
+		}},
 		"not read": {"node b has 1 whose descriptions it did not read yet", func(n *v1alpha1.NvmfNode) {
 			n.Status.Orphans, n.Status.OrphanCount = []v1alpha1.Orphan{{UUID: "u", Kind: v1alpha1.OrphanReplica, Undescribed: v1alpha1.UndescribedNotRead + ": input/output error"}}, 1
 		}},

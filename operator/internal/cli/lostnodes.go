@@ -74,7 +74,11 @@ func unplanned(n *v1alpha1.NvmfNode) []string {
 	for _, drive := range n.Status.Inventory.Drives {
 		open := slices.ContainsFunc(n.Status.Pools, func(p v1alpha1.PoolStatus) bool { return p.Device == drive.ID })
 		if drive.Content == v1alpha1.ContentWeft && !open && !n.Spec.Drops(drive.ID) {
-			why = append(why, fmt.Sprintf("node %s, drive %s has a pool that is not open: apply the NvmfTarget that selects it, or erase the drive", n.Name, drive.ID))
+			name := drive.ID // which no NvmfTarget can select
+			if len(drive.ByID) > 0 {
+				name = slices.Min(drive.ByID)
+			}
+			why = append(why, fmt.Sprintf("node %s, drive %s has a pool that is not open: apply the NvmfTarget that selects it, or erase the drive", n.Name, name))
 		}
 	}
 	return why
