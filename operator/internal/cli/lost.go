@@ -122,7 +122,9 @@ func (f *fleet) lost(claims map[string]corev1.PersistentVolumeClaim) *lostReport
 			case o.Description == nil || o.Name == "" || o.Kind == v1alpha1.OrphanReplica && o.Description.VolumeUUID == "":
 				undescribed = append(undescribed, is)
 			case o.Kind == v1alpha1.OrphanSnapshot:
-				snapshots = append(snapshots, is)
+				if !f.hasSnapshot(is) {
+					snapshots = append(snapshots, is)
+				}
 			default:
 				byVolume[o.Description.VolumeUUID] = append(byVolume[o.Description.VolumeUUID], is)
 				for _, m := range o.Description.Members {
@@ -386,6 +388,13 @@ func (f *fleet) withoutPersistentVolume(is *v1alpha1.NvmfVolume) *lostVolume {
 		v.ByName = append(v.ByName, "its PersistentVolume or claim may have been deleted on purpose")
 	}
 	return v
+}
+
+// hasSnapshot: the NvmfSnapshot of an orphan exists, as after it was recovered, and its node did not see that yet.
+func (f *fleet) hasSnapshot(o foundOrphan) bool {
+	return find(f.snapshots, func(s *v1alpha1.NvmfSnapshot) bool {
+		return s.Name == o.Name && s.Spec.UUID == o.UUID && s.Spec.Node == o.node.Name
+	}) != nil
 }
 
 // lostSnapshot of all that were found.

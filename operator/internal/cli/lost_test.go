@@ -492,6 +492,12 @@ func TestRecoverOfLostSnapshots(t *testing.T) {
 	if !s.Spec.Taken || s.Spec.UUID != "u-s" || s.Spec.Volume != "data" || s.Spec.Replica != "data-0" || s.Spec.Node != "a" || s.Spec.Encryption != v1alpha1.EncryptionLUKS2 || !s.Spec.Trailer {
 		t.Errorf("got %+v", s.Spec)
 	}
+	// Its node does not know of the NvmfSnapshot yet. Another node has a copy.
+	r.do(r.lost(recoverOptions{all: true}))
+	r.said("no volumes or snapshots without objects were found")
+	r.change("b", func(n *v1alpha1.NvmfNode) { n.Status.Orphans, n.Status.OrphanCount = []v1alpha1.Orphan{snap}, 1 })
+	r.leavesOut(recoverOptions{}, "snapshot snap (refused)")
+	r.said("NvmfSnapshot snap exists")
 }
 
 // What was interrupted, or asked for later, goes on where it was.
