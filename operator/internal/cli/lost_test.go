@@ -387,7 +387,7 @@ func TestRecoverForAClaimThatSurvived(t *testing.T) {
 		"one without a UID":       {[]client.Object{survivor("pv-data"), reserved("")}, "of-the-claim", "PersistentVolume pv-data reserved for PersistentVolumeClaim databases/data", false},
 		"one for it":              {[]client.Object{survivor("pv-data"), reserved("of-the-claim")}, "of-the-claim", "PersistentVolume pv-data exists, and stays as it is", false},
 		"one for another claim":   {[]client.Object{survivor("pv-data"), reserved("former")}, "former", `kubectl patch pv pv-data -p '{"spec":{"claimRef":{"namespace":"databases","name":"data","uid":"of-the-claim"}}}'`, true},
-		"the claim names another": {[]client.Object{survivor("elsewhere")}, "", "PersistentVolume pv-data created", false},
+		"the claim names another": {[]client.Object{survivor("elsewhere")}, "", `kubectl patch pv pv-data -p '{"spec":{"claimRef":{"namespace":"databases","name":"NAME"}}}'`, false},
 		"no claim":                {[]client.Object{reserved("")}, "", "PersistentVolume pv-data exists, and stays as it is", false},
 	} {
 		t.Run(name, func(t *testing.T) {

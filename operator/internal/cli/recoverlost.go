@@ -273,8 +273,20 @@ func (m *maker) recover(ctx context.Context, v *lostVolume) {
 	if was := described.ReclaimPolicy; was != "" && was != string(corev1.PersistentVolumeReclaimRetain) {
 		m.say("  its reclaimPolicy was %s and is Retain now; once you have seen the data, set it back: kubectl patch pv %s -p '{\"spec\":{\"persistentVolumeReclaimPolicy\":\"%s\"}}'", was, described.Name, was)
 	}
+	m.beside(pv)
 	if m.o.claims {
 		m.create(ctx, "PersistentVolumeClaim", claimOf(v.volume))
+	}
+}
+
+// beside says how to use a recovered volume while a claim of the name that its claim had uses another one. In another
+// cluster, that claim has nothing to do with it.
+func (m *maker) beside(pv *corev1.PersistentVolume) {
+	ref := pv.Spec.ClaimRef
+	claim := ref.Namespace + "/" + ref.Name
+	if uses := m.claims[claim].Spec.VolumeName; uses != "" && uses != pv.Name {
+		m.say("  PersistentVolumeClaim %s uses PersistentVolume %s; to use both, reserve this one for a claim of another name, and create that with volumeName %s: kubectl patch pv %s -p '{\"spec\":{\"claimRef\":{\"namespace\":\"%s\",\"name\":\"NAME\"}}}'",
+			claim, uses, pv.Name, pv.Name, ref.Namespace)
 	}
 }
 
