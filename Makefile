@@ -66,7 +66,7 @@ test: $(LAB) ## Run lint, unit and API-server tests, kernel tests in a virtual m
 .PHONY: test-all
 test-all: $(LAB) ## Run everything: what test runs, the whole end-to-end suite, others' tests of a storage driver, random sequences
 	cd test/e2e && $(LAB) tools
-	+$(LAB) parts --keep-going lint test-unit+test-lab-targets+test-lab-hosts test-intruders test-mirrors test-mirrors-lab test-release test-e2e-all test-e2e-third e2e-storage-all test-chaos
+	+$(LAB) parts --keep-going lint test-unit+test-lab-targets+test-lab-hosts test-intruders test-mirrors test-mirrors-lab test-release test-e2e-all test-e2e-third test-second-cluster e2e-storage-all test-chaos
 
 ##@ Build
 
@@ -265,17 +265,19 @@ test-mirrors-lab: $(LAB) ## Run SEQUENCES random histories of a mirror, from SEE
 		/host-share/node.test -test.v -test.timeout 90m -test.run '^TestLabHistories$$'
 	$(MACHINE) down
 
-# TIER=fast leaves out what a cheaper test shows as well, TIER=all nothing that two nodes can show, and TIER=third has what needs
-# three. FOCUS is a regular expression over the specs' names. test/e2e/suite has the tables.
+# TIER=fast leaves out what a cheaper test shows as well, TIER=all nothing that two nodes can show, TIER=third has what needs
+# three, and TIER=second what needs a second cluster after the first.
+# FOCUS is a regular expression over the specs' names. test/e2e/suite has the tables.
 TIER ?= fast
 TIER_fast  := -ginkgo.label-filter='!full'
-TIER_all   := -ginkgo.label-filter='!third-node'
+TIER_all   := -ginkgo.label-filter='!third-node && !second-cluster'
 TIER_third := -ginkgo.label-filter='third-node'
+TIER_second := -ginkgo.label-filter='second-cluster'
 # How many nodes the lab has; empty for two.
 NODES ?=
 .PHONY: test-e2e
 test-e2e: binaries $(LAB) $(HELM) $(if $(filter fast,$(TIER)),,$(PROMETHEUS)) ## Run the end-to-end tests of TIER in a new lab; logs of a failure are in dist/logs
-	$(if $(filter fast all third,$(TIER)),,$(error TIER is $(TIER); write fast, all or third))
+	$(if $(filter fast all third second,$(TIER)),,$(error TIER is $(TIER); write fast, all, third or second))
 	cd test/e2e && $(LAB) down
 	$(if $(NODES),cd test/e2e && $(LAB) up --nodes $(NODES) --weft)
 	cd test/e2e && $(GO) test ./suite -run TestEndToEnd -count=1 -timeout 6h -v -ginkgo.v $(TIER_$(TIER)) $(if $(FOCUS),-ginkgo.focus='$(FOCUS)')
@@ -289,6 +291,10 @@ test-e2e-all: $(PROMETHEUS) test-e2e ## Run all end-to-end tests in a new lab
 test-e2e-third: TIER := third
 test-e2e-third: NODES := 3
 test-e2e-third: test-e2e ## Run the end-to-end tests that need a third node in a new lab
+
+.PHONY: test-second-cluster
+test-second-cluster: TIER := second
+test-second-cluster: test-e2e ## Run the end-to-end test that carries drives from a new lab to another cluster
 
 # Others' tests of a storage driver. FOCUS and SKIP are regular expressions over the names of Kubernetes' specs for
 # external drivers, PROCS is how many run at once; SKIP='^$$' leaves out nothing.

@@ -102,6 +102,31 @@ func described(ctx context.Context, counts map[string]int) {
 	}
 }
 
+// noLongerRetained is a PersistentVolume that was recovered: its volume goes with its claim again.
+func noLongerRetained(ctx context.Context, name string) {
+	GinkgoHelper()
+	var volume corev1.PersistentVolume
+	Expect(cluster.Get(ctx, client.ObjectKey{Name: name}, &volume)).To(Succeed())
+	Expect(volume.Spec.PersistentVolumeReclaimPolicy).To(Equal(corev1.PersistentVolumeReclaimRetain), name)
+	before := client.MergeFrom(volume.DeepCopy())
+	volume.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
+	Expect(cluster.Patch(ctx, &volume, before)).To(Succeed())
+}
+
+// snapshotOf an NvmfSnapshot that was recovered.
+func snapshotOf(ctx context.Context, namespace, name, handle string) {
+	GinkgoHelper()
+	content := snapshotObject("VolumeSnapshotContent", "", "recovered")
+	content.Object["spec"] = map[string]any{
+		"driver": v1alpha1.DriverName, "deletionPolicy": "Delete", "source": map[string]any{"snapshotHandle": handle},
+		"volumeSnapshotRef": map[string]any{"namespace": namespace, "name": name}, "volumeSnapshotClassName": "weft",
+	}
+	Expect(cluster.Create(ctx, content)).To(Succeed())
+	again := snapshotObject("VolumeSnapshot", namespace, name)
+	again.Object["spec"] = map[string]any{"source": map[string]any{"volumeSnapshotContentName": content.GetName()}, "volumeSnapshotClassName": "weft"}
+	Expect(cluster.Create(ctx, again)).To(Succeed())
+}
+
 var _ = Describe("Claims whose objects are wiped from etcd", func() {
 	It("are all back, with a mirror and a snapshot, and hold what was written", full, func(ctx SpecContext) {
 		Expect(cluster.ApplyFile(ctx, "config/samples/snapshots/volumesnapshotclass.yaml", "", nil)).To(Succeed())
@@ -155,10 +180,7 @@ var _ = Describe("Claims whose objects are wiped from etcd", func() {
 		var volumes corev1.PersistentVolumeList
 		Expect(cluster.List(ctx, &volumes)).To(Succeed())
 		for i := range volumes.Items {
-			v := &volumes.Items[i]
-			Expect(v.Spec.PersistentVolumeReclaimPolicy).To(Equal(corev1.PersistentVolumeReclaimRetain), v.Name)
-			v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
-			Expect(cluster.Update(ctx, v)).To(Succeed())
+			noLongerRetained(ctx, volumes.Items[i].Name)
 		}
 		declareRestored(ctx)
 		becomes(ctx, handle, v1alpha1.ReasonAsExpected)
@@ -176,15 +198,7 @@ var _ = Describe("Claims whose objects are wiped from etcd", func() {
 		Expect(snapshots.Items).To(HaveLen(1))
 
 		By("restoring the snapshot")
-		content := snapshotObject("VolumeSnapshotContent", "", "recovered")
-		content.Object["spec"] = map[string]any{
-			"driver": v1alpha1.DriverName, "deletionPolicy": "Delete", "source": map[string]any{"snapshotHandle": snapshots.Items[0].Name},
-			"volumeSnapshotRef": map[string]any{"namespace": ns, "name": snapshot.GetName()}, "volumeSnapshotClassName": "weft",
-		}
-		Expect(cluster.Create(ctx, content)).To(Succeed())
-		again := snapshotObject("VolumeSnapshot", ns, snapshot.GetName())
-		again.Object["spec"] = map[string]any{"source": map[string]any{"volumeSnapshotContentName": content.GetName()}, "volumeSnapshotClassName": "weft"}
-		Expect(cluster.Create(ctx, again)).To(Succeed())
+		snapshotOf(ctx, ns, snapshot.GetName(), snapshots.Items[0].Name)
 		restored := newClaim(ctx, ns, "restored", "weft-lost-xfs", fromSnapshot(snapshot.GetName()), withSize(xfsSize))
 		Expect(sh(ctx, runPod(ctx, restored, "restored", clientNode), "cat %s/data", mountPath)).To(ContainSubstring("kept"))
 	}, SpecTimeout(30*time.Minute))

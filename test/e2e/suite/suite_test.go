@@ -38,6 +38,10 @@ var full = Label("full")
 // thirdNode marks the specs that need a lab of three nodes, which make test-e2e-third starts.
 var thirdNode = Label("third-node")
 
+// secondCluster marks the specs that end the suite's cluster and go on in another one, so that no others run with them:
+// make test-second-cluster does.
+var secondCluster = Label("second-cluster")
+
 func TestEndToEnd(t *testing.T) {
 	logf.SetLogger(GinkgoLogr)
 	RegisterFailHandler(Fail)
@@ -90,6 +94,9 @@ func TestTheTablesHaveEverySpec(t *testing.T) {
 		if slices.Contains(spec.Labels(), "third-node") {
 			tier += ", third node"
 		}
+		if slices.Contains(spec.Labels(), "second-cluster") {
+			tier += ", second cluster"
+		}
 		if have := rows[spec.FullText()]; have != tier {
 			t.Errorf("specs.md and faults.md have tier %q for the spec %q; it is %s", have, spec.FullText(), tier)
 		}
@@ -100,15 +107,20 @@ func TestTheTablesHaveEverySpec(t *testing.T) {
 	}
 }
 
-var _ = BeforeSuite(func(ctx SpecContext) {
-	var err error
-	run, err = Start(ctx, GinkgoWriter)
-	Expect(err).NotTo(HaveOccurred())
-	cluster, machines = run.Cluster, run.Lab
+// use a lab that was started, from now on.
+func use(started *Run) {
+	GinkgoHelper()
+	run, cluster, machines = started, started.Cluster, started.Lab
+	DeferCleanup(machines.Close)
 	nodes = machines.Nodes()
 	Expect(len(nodes)).To(BeNumerically(">=", 2))
 	storageNode, clientNode = nodes[0], nodes[1]
-	DeferCleanup(machines.Close)
+}
+
+var _ = BeforeSuite(func(ctx SpecContext) {
+	started, err := Start(ctx, GinkgoWriter)
+	Expect(err).NotTo(HaveOccurred())
+	use(started)
 
 	By("install the snapshot API")
 	Expect(run.SnapshotAPI(ctx)).To(Succeed())

@@ -18,12 +18,22 @@ import (
 // fill writes 16 MiB of random data and returns its checksum.
 func fill(ctx context.Context, pod *corev1.Pod) string {
 	GinkgoHelper()
-	return sh(ctx, pod, `dd if=/dev/urandom of=%[1]s/random bs=1M count=16 2>/dev/null && sync && sha256sum < %[1]s/random`, mountPath)
+	return fillAt(ctx, pod, mountPath)
+}
+
+func fillAt(ctx context.Context, pod *corev1.Pod, path string) string {
+	GinkgoHelper()
+	return sh(ctx, pod, `dd if=/dev/urandom of=%[1]s/random bs=1M count=16 2>/dev/null && sync && sha256sum < %[1]s/random`, path)
 }
 
 func checksum(ctx context.Context, pod *corev1.Pod) string {
 	GinkgoHelper()
-	return sh(ctx, pod, `sha256sum < %s/random`, mountPath)
+	return checksumAt(ctx, pod, mountPath)
+}
+
+func checksumAt(ctx context.Context, pod *corev1.Pod, path string) string {
+	GinkgoHelper()
+	return sh(ctx, pod, `sha256sum < %s/random`, path)
 }
 
 var _ = Describe("A volume", func() {
