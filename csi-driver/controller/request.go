@@ -141,7 +141,6 @@ func (r volumeRequest) object() metav1.ObjectMeta {
 	m := metav1.ObjectMeta{
 		Name:       r.id,
 		Finalizers: []string{v1alpha1.ReplicasFinalizer},
-		Labels:     map[string]string{},
 		Annotations: map[string]string{
 			requestNameAnnotation: r.name, requestLimitsAnnotation: parameters.FormatQoS(r.params.QoS),
 		},

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -192,9 +191,7 @@ func (s *session) admits(nqn, host string) bool {
 }
 
 // leavingRecords say which hosts of a subsystem are being taken away, with the names of their keys.
-func (e *Engine) leavingRecords() records {
-	return records{filepath.Join(filepath.Dir(e.path(e.config.Socket)), "leaving")}
-}
+func (e *Engine) leavingRecords() records { return e.besideSocket("leaving") }
 
 // recordLeaving before hosts of a subsystem are taken away, beside those that are left.
 func (s *session) recordLeaving(nqn string, hosts []spdkrpc.AllowedHost) {

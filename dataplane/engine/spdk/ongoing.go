@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -69,9 +68,7 @@ func sinceBoot() time.Duration {
 }
 
 // ongoingRecords say what SPDK changes, by the aliases of volumes.
-func (e *Engine) ongoingRecords() records {
-	return records{e.path(filepath.Dir(e.config.Socket), "changing")}
-}
+func (e *Engine) ongoingRecords() records { return e.besideSocket("changing") }
 
 // target that is there now: each makes its socket itself.
 func (e *Engine) target() (string, error) {

@@ -17,10 +17,13 @@ import (
 	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
 )
 
+// changing is the folder of records about what SPDK changes.
+func (r *rig) changing() string { return filepath.Join(filepath.Dir(r.socket()), "changing") }
+
 // changingRecords are the names of files about what SPDK changes.
 func (r *rig) changingRecords() []string {
 	r.t.Helper()
-	entries, err := os.ReadDir(filepath.Join(filepath.Dir(r.socket()), "changing"))
+	entries, err := os.ReadDir(r.changing())
 	if !os.IsNotExist(err) {
 		check(r.t, err)
 	}
@@ -94,7 +97,7 @@ func TestNextProcessDoesNotWaitForAGrowthThatNeverBegan(t *testing.T) {
 	r, fake := newFakeRig(t)
 	used, x := r.attached(fake)
 	goOn := r.beganToGrow(fake, used)
-	dir := filepath.Join(filepath.Dir(r.socket()), "changing")
+	dir := r.changing()
 	name := r.changingRecords()[0]
 	record, err := os.ReadFile(filepath.Join(dir, name))
 	check(t, err)
@@ -201,7 +204,7 @@ func TestHostsWaitWhileRecordsCannotBeRead(t *testing.T) {
 			other := r.exportOf(r.create(engine.Source{}, 8*mib))
 			goOn := r.beganToGrow(fake, used)
 			defer goOn()
-			spoil(r, filepath.Join(filepath.Dir(r.socket()), "changing"))
+			spoil(r, r.changing())
 			r.killed()
 			r.state()
 			r.Expect(fake.Inaccessible()).To(ConsistOf(x.NQN))
@@ -218,7 +221,7 @@ func TestHostsWaitWhileRecordsCannotBeRead(t *testing.T) {
 func TestRecordsThatMeanNothingAreRemoved(t *testing.T) {
 	r, fake := newFakeRig(t)
 	used, _ := r.attached(fake)
-	dir := filepath.Join(filepath.Dir(r.socket()), "changing")
+	dir := r.changing()
 	check(t, os.MkdirAll(dir, 0o700))
 	for name, content := range map[string]string{"a": "", "b": `{"makes":`, "c": `{"growsTo":1099511627776,"until":9223372036854775807,"target":"1 2"}`} {
 		check(t, os.WriteFile(filepath.Join(dir, r.lvstoreOf(used)+"%2F"+name), []byte(content), 0o600))

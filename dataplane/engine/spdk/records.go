@@ -10,8 +10,14 @@ import (
 	"path/filepath"
 )
 
-// records are files about subsystems in one folder, by their NQNs: what the process after this one has to know.
+// records are files in one folder about subsystems, by their NQNs, or volumes, by their aliases: what the process after
+// this one has to know.
 type records struct{ dir string }
+
+// besideSocket of the target are records on a memory filesystem, which mean nothing after a reboot.
+func (e *Engine) besideSocket(folder string) records {
+	return records{e.path(filepath.Dir(e.config.Socket), folder)}
+}
 
 func (r records) path(nqn string) string { return filepath.Join(r.dir, url.PathEscape(nqn)) }
 

@@ -59,14 +59,11 @@ func (e *Engine) CreateSnapshots(ctx context.Context, snapshots []engine.Snapsho
 			frozen[sources[i]] = true
 			round = append(round, i)
 		}
-		names := map[int]string{}
-		for _, i := range round {
-			names[i] = snapshotName(snapshots[i].ID, now)
-		}
-		what := func(i int) ongoing { return ongoing{Makes: names[i]} }
+		name := func(i int) string { return snapshotName(snapshots[i].ID, now) }
+		what := func(i int) ongoing { return ongoing{Makes: name(i)} }
 		s.quietly(round, func(i int) *lvol { return sources[i] }, what, errs, func(s *session, items []int, errs []error) { //nolint:contextcheck // hosts that wait are woken, also when the call's time is over
 			call(s, items, errs, func(i int) spdkrpc.Request[string] {
-				return spdkrpc.BdevLvolSnapshot{Volume: sources[i].alias(), Name: names[i]}
+				return spdkrpc.BdevLvolSnapshot{Volume: sources[i].alias(), Name: name(i)}
 			})
 		})
 		create = later

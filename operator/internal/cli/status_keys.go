@@ -25,11 +25,8 @@ func (s *status) printOldKeys(t *table, concern func(*v1alpha1.NvmfVolume) bool)
 	}
 	t.line("")
 	t.line("Attached volumes whose keys are older than security.keyLifetimeHours:")
-	for _, words := range old[:min(len(old), maxProblemVolumes)] {
+	for _, words := range firstFew(slices.Collect(slices.Chunk(old, 1)), "(spec.hosts[].keysCreated of the NvmfReplicas)") {
 		t.line("- %s", words)
-	}
-	if left := len(old) - maxProblemVolumes; left > 0 {
-		t.line("- and %d more (spec.hosts[].keysCreated of the NvmfReplicas)", left)
 	}
 }
 
