@@ -100,7 +100,14 @@ func startWriter(ns Namespace, block int64) *writer {
 func (s *suite) goesOn(w *writer) {
 	s.t.Helper()
 	at := w.acknowledged.Load()
-	s.Eventually(w.acknowledged.Load).Should(BeNumerically(">", at+3))
+	s.Eventually(func() (int64, error) {
+		select {
+		case err := <-w.ended:
+			return 0, StopTrying("the writer ended").Wrap(err)
+		default:
+			return w.acknowledged.Load(), nil
+		}
+	}).Should(BeNumerically(">", at+3))
 }
 
 // finish expects that no write failed, and that the last one is there.

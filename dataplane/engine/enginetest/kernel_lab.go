@@ -5,6 +5,7 @@
 package enginetest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -47,20 +49,39 @@ type controller struct {
 // ConnectKernel connects the kernel's initiator by one write to /dev/nvme-fabrics, as weft's node plugin does. A host
 // that lost its target tries again until its connection ends, and gives up at once when it is told to.
 func ConnectKernel(portal v1alpha1.Portal, nqn, hostNQN string) (Connection, error) {
-	return connectKernel(portal, nqn, hostNQN, dhchap.Pair{})
+	c, err := connectKernel(portal, nqn, hostNQN, dhchap.Pair{})
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
 }
 
-// ConnectKernelWith keys is ConnectKernel of a host that proves itself. Until the test ends, the kernel waits less long
-// for an answer, also while a host reconnects: see hurry.
+// ConnectKernelWith keys is ConnectKernel of a host that proves itself, if there are keys. Until the test ends, the
+// kernel waits less long for an answer, also while a host reconnects: see hurry. A test that fails logs what became of
+// the connection.
 func ConnectKernelWith(t *testing.T, portal v1alpha1.Portal, nqn, hostNQN string, keys dhchap.Pair) (Connection, error) {
 	t.Helper()
 	if !keys.IsZero() {
 		hurry(t)
 	}
-	return connectKernel(portal, nqn, hostNQN, keys)
+	log, err := OpenKernelLog()
+	if err != nil {
+		return nil, err
+	}
+	c, err := connectKernel(portal, nqn, hostNQN, keys)
+	if err != nil {
+		return nil, errors.Join(err, log.close())
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(c.account(log))
+		}
+		_ = log.close()
+	})
+	return c, nil
 }
 
-func connectKernel(portal v1alpha1.Portal, nqn, hostNQN string, keys dhchap.Pair) (Connection, error) {
+func connectKernel(portal v1alpha1.Portal, nqn, hostNQN string, keys dhchap.Pair) (*controller, error) {
 	f, err := os.OpenFile("/dev/nvme-fabrics", os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
@@ -113,6 +134,15 @@ func (c *controller) attr(name string) string {
 		return ""
 	}
 	return strings.TrimSpace(string(b))
+}
+
+// account of a connection that a test failed with: its state, and what the kernel said of it.
+func (c *controller) account(log *KernelLog) string {
+	said, err := log.lines()
+	said = slices.DeleteFunc(said, func(line string) bool {
+		return !strings.Contains(line, c.name+":") && !strings.Contains(line, c.nqn) || strings.Contains(line, "deprecated NVME_IOCTL_IO_CMD")
+	})
+	return fmt.Sprintf("%s of host %s: %s\n%s\n%v", c.name, c.host, cmp.Or(c.attr("state"), "not there"), strings.Join(said, "\n"), err)
 }
 
 // Gone implements Connection. Another controller may have taken the name.
@@ -208,11 +238,12 @@ func (n *namespace) attr(name string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// ready: the kernel tells the size of a device before it describes its queue.
+// ready: the kernel tells the size of a device before it describes its queue. It creates the attributes of a path one by
+// one, the number after those that the path is found by, when the device may be there already, with another path.
 func (n *namespace) ready() bool {
 	size, err := n.SizeBytes()
 	_, unknown := n.number(queueBlock)
-	return err == nil && unknown == nil && size > 0
+	return err == nil && unknown == nil && size > 0 && n.nsid() != 0
 }
 
 func (n *namespace) nsid() uint32 {
@@ -433,6 +464,12 @@ func (k *KernelLog) Complaints() ([]string, error) {
 	if err := os.WriteFile(warnOnce, []byte("1"), 0o200); err != nil {
 		return nil, fmt.Errorf("debugfs has to be mounted: %w", err)
 	}
+	said, err := k.lines()
+	return slices.DeleteFunc(said, func(line string) bool { return !complaint.MatchString(line) }), err
+}
+
+// lines that were said since the last call, each after its time in microseconds.
+func (k *KernelLog) lines() ([]string, error) {
 	var found []string
 	record := make([]byte, 8192)
 	for {
@@ -445,10 +482,13 @@ func (k *KernelLog) Complaints() ([]string, error) {
 		case err != nil:
 			return found, err
 		}
-		_, line, _ := strings.Cut(string(record[:n]), ";")
+		about, line, _ := strings.Cut(string(record[:n]), ";")
 		line, _, _ = strings.Cut(line, "\n")
-		if complaint.MatchString(line) {
-			found = append(found, line)
+		if fields := strings.Split(about, ","); len(fields) > 2 {
+			line = fields[2] + " " + line
 		}
+		found = append(found, line)
 	}
 }
+
+func (k *KernelLog) close() error { return unix.Close(k.fd) }
