@@ -250,7 +250,7 @@ func (r *Reconciler) engineOf(s *decide.Observed) engine.Engine {
 // decideAndAct in rounds, until nothing is left to try, and answers the last decision. When the target came back in the
 // middle, what was seen of it and tried before says nothing of its new life.
 func (r *Reconciler) decideAndAct(ctx context.Context, e engine.Engine, s *decide.Observed, n *round) decide.Decision {
-	glance := s.OnlyHosts()
+	glance := s.GlanceIsEnough()
 	for round := 1; ; round++ {
 		if e != nil {
 			r.timed(n.in(ctx), "gather", func(ctx context.Context) { s.Target = lookAt(ctx, e, *s.Node.Spec.Plan, s.Target, glance) })

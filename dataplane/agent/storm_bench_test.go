@@ -20,7 +20,9 @@ import (
 
 	"github.com/go-logr/logr"
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -31,8 +33,10 @@ import (
 )
 
 const (
-	// stormVolumes are detached and attached again, stormRate of them a second.
+	// stormVolumes are detached and attached again, and then created, stormRate of them a second.
 	stormVolumes, stormRate = 500, 100
+	// stormPatience is far more than any of it takes.
+	stormPatience = 3 * time.Minute
 	// readEvery is how often the reader begins to read 4 KiB, whether or not the last read has ended.
 	readEvery = time.Millisecond
 	// aloneFor is how long it reads before anything else is asked of the target, and quietFor how long while the agent
@@ -55,9 +59,9 @@ func roomy(b *testing.B) string {
 	return dir
 }
 
-// BenchmarkStorm detaches and attaches stormVolumes of a node's volumes, while a host reads from another one. It says
-// how long a volume takes from its request to its host being admitted, and how much longer reads take than before. The
-// agent is the real one, with a real target; its objects are in memory.
+// BenchmarkStorm detaches and attaches stormVolumes of a node's volumes, and creates as many more, while a host reads
+// from another one. It says how long a volume takes from its request to being as it is asked for, and how much longer
+// reads take than before. The agent is the real one, with a real target; its objects are in memory.
 //
 //	make bench-storm WEFT_SPDK_TARGET=/path/to/nvmf_tgt
 func BenchmarkStorm(b *testing.B) {
@@ -70,7 +74,7 @@ func measureStorm(b *testing.B, volumes int) {
 	pool := filepath.Join(roomy(b), "pool.img")
 	node := newRealSPDK(b, func(p *v1alpha1.Plan) {
 		p.File = &v1alpha1.DeviceFile{Path: pool, Size: resource.MustParse("512Gi")}
-		p.SPDK.MemoryBytes, p.SPDK.PodMemoryBytes, p.SPDK.MaxSubsystems = 2<<30, 4<<30, int32(volumes+100)
+		p.SPDK.MemoryBytes, p.SPDK.PodMemoryBytes, p.SPDK.MaxSubsystems = 2<<30, 4<<30, int32(volumes+stormVolumes+100)
 	})
 	r, _ := serving(b, node.engine(), node.plan, volumes)
 	s := &storm{B: b, r: r, objects: r.client.(*inMemory), ctx: log.IntoContext(b.Context(), logr.Discard())}
@@ -90,17 +94,22 @@ func measureStorm(b *testing.B, volumes int) {
 	attached := slices.Clone(s.objects.volumes[1 : 1+stormVolumes])
 	s.change("detach", attached, nil)
 	s.change("attach", attached, []v1alpha1.VolumeHost{{NQN: hostB, Node: "host", NodeUID: "1"}}) // an attachment never comes back
+	created := time.Now()
+	s.create(stormVolumes)
 	ended := time.Now()
 
 	all := reads()
-	alone, looking, beside := all.between(begun, looked), all.between(looked, stormed), all.between(stormed, ended)
 	for _, q := range []struct {
 		name string
 		of   float64
 	}{{"p50", 0.5}, {"p99", 0.99}, {"p99.9", 0.999}, {"max", 1}} {
-		b.ReportMetric(alone.quantile(q.of).Seconds()*1e3, "read-"+q.name+"-alone-ms")
-		b.ReportMetric(looking.quantile(q.of).Seconds()*1e3, "read-"+q.name+"-looking-ms")
-		b.ReportMetric(beside.quantile(q.of).Seconds()*1e3, "read-"+q.name+"-storm-ms")
+		for _, during := range []struct {
+			what     string
+			from, to time.Time
+		}{{"alone", begun, looked}, {"looking", looked, stormed}, {"storm", stormed, created}, {"creating", created, ended}} {
+			took := all.between(during.from, during.to).quantile(q.of)
+			b.ReportMetric(took.Seconds()*1e3, "read-"+q.name+"-"+during.what+"-ms")
+		}
 	}
 	b.ReportMetric(0, "ns/op") // nothing is repeated b.N times
 }
@@ -128,27 +137,51 @@ func (s *storm) reconcile() {
 	}
 }
 
-// change the hosts of replicas, stormRate a second, and reconcile as long as one is not as it should be.
+// change the hosts of replicas.
 func (s *storm) change(what string, replicas []*v1alpha1.NvmfReplica, hosts []v1alpha1.VolumeHost) {
-	begun, took, asked, rounds := time.Now(), make([]time.Duration, 0, len(replicas)), 0, 0
+	s.each(what, len(replicas), func(i int) {
+		s.objects.change(replicas[i].Name, func(rep *v1alpha1.NvmfReplica) {
+			rep.Spec.Hosts = hosts
+			rep.Generation++
+		})
+	}, func(i int) bool {
+		rep := s.objects.replica(replicas[i].Name)
+		return rep.Status.ObservedGeneration == rep.Generation && len(rep.Status.Hosts) == len(hosts)
+	})
+}
+
+// create so many replicas.
+func (s *storm) create(n int) {
+	first := len(s.objects.volumes)
+	s.each("create", n, func(i int) {
+		rep := testVolume(first+i+1, ofSize("16Mi"))
+		rep.UID = types.UID(uuid(first + i + 1))
+		s.objects.written(rep)
+		s.objects.volumes = append(s.objects.volumes, rep)
+	}, func(i int) bool {
+		return meta.IsStatusConditionTrue(s.objects.volumes[first+i].Status.Conditions, v1alpha1.ConditionCreated)
+	})
+}
+
+// each of so many is asked for, stormRate a second, and the agent reconciles as long as one is not as it should be.
+func (s *storm) each(what string, n int, ask func(i int), is func(i int) bool) {
+	begun, took, asked, rounds := time.Now(), make([]time.Duration, 0, n), 0, 0
 	due := func(i int) time.Time { return begun.Add(time.Duration(i) * time.Second / stormRate) }
 	var waiting []int
-	for len(took) < len(replicas) {
+	for len(took) < n {
 		if len(waiting) == 0 {
 			pause(s.ctx, time.Until(due(asked)))
 		}
-		for ; asked < len(replicas) && !time.Now().Before(due(asked)); asked++ {
-			s.objects.change(replicas[asked].Name, func(rep *v1alpha1.NvmfReplica) {
-				rep.Spec.Hosts = hosts
-				rep.Generation++
-			})
+		for ; asked < n && !time.Now().Before(due(asked)); asked++ {
+			ask(asked)
 			waiting = append(waiting, asked)
 		}
 		s.reconcile()
-		rounds++
+		if rounds++; time.Since(begun) > stormPatience {
+			s.Fatalf("%s: %d of %d are not as they should be after %s", what, n-len(took), n, stormPatience)
+		}
 		waiting = slices.DeleteFunc(waiting, func(i int) bool {
-			rep := s.objects.replica(replicas[i].Name)
-			if rep.Status.ObservedGeneration < rep.Generation || len(rep.Status.Hosts) != len(hosts) {
+			if !is(i) {
 				return false
 			}
 			took = append(took, time.Since(due(i)))

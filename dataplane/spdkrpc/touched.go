@@ -75,6 +75,8 @@ func touchedBy(req request) Touched {
 		return subsystem(r.NQN)
 	case BdevSetQosLimit:
 		return bdev(r.Name)
+	case BdevLvolCreate:
+		return bdev(r.LvstoreName + "/" + r.Name)
 	}
 	return Touched{Everything: true}
 }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
@@ -50,15 +49,20 @@ type Observed struct {
 	Attempts Attempts
 }
 
-// OnlyHosts says that all replicas and snapshots were made, have the size that is asked for, and are to stay: who is
-// admitted to them is all that may be left to decide.
-func (s *Observed) OnlyHosts() bool {
-	unmade := func(obj metav1.Object, conditions []metav1.Condition) bool {
-		return obj.GetDeletionTimestamp() != nil || !meta.IsStatusConditionTrue(conditions, v1alpha1.ConditionCreated)
-	}
+// GlanceIsEnough says that nothing has to be decided by how much was written lately: replicas and snapshots have the
+// size that is asked for and are to stay, or are new and blank.
+func (s *Observed) GlanceIsEnough() bool {
 	return !slices.ContainsFunc(s.Volumes, func(v *v1alpha1.NvmfReplica) bool {
-		return unmade(v, v.Status.Conditions) || v.Status.Size == nil || v.Status.Size.Cmp(v.Spec.Size) != 0
-	}) && !slices.ContainsFunc(s.Snapshots, func(v *v1alpha1.NvmfSnapshot) bool { return unmade(v, v.Status.Conditions) })
+		switch {
+		case v.DeletionTimestamp != nil:
+			return true
+		case !meta.IsStatusConditionTrue(v.Status.Conditions, v1alpha1.ConditionCreated):
+			return v.Spec.Source != nil
+		}
+		return v.Status.Size == nil || v.Status.Size.Cmp(v.Spec.Size) != 0
+	}) && !slices.ContainsFunc(s.Snapshots, func(v *v1alpha1.NvmfSnapshot) bool {
+		return v.DeletionTimestamp != nil || !meta.IsStatusConditionTrue(v.Status.Conditions, v1alpha1.ConditionCreated)
+	})
 }
 
 // Target is what is known of the node's engine.

@@ -10,8 +10,8 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
-// What is written to a volume, and space, matter unless everything was made and stays as it is.
-func TestOnlyHosts(t *testing.T) {
+// How much was written lately matters to what grows, goes, or is made of something else.
+func TestGlanceIsEnough(t *testing.T) {
 	made := func(v *v1alpha1.NvmfReplica) {
 		isCreatedOn("a")(v)
 		v.Status.Size = new(v.Spec.Size.DeepCopy())
@@ -23,7 +23,9 @@ func TestOnlyHosts(t *testing.T) {
 		want     bool
 	}{
 		"another host":                   {testVolume(1, made, withHosts(hostA)), testSnapshot(2, "v1", snapshotCreated), true},
-		"a new volume":                   {testVolume(1), testSnapshot(2, "v1", snapshotCreated), false},
+		"a new volume":                   {testVolume(1), testSnapshot(2, "v1", snapshotCreated), true},
+		"a new volume with a source":     {testVolume(1, fromSnapshot("s2")), testSnapshot(2, "v1", snapshotCreated), false},
+		"a new volume that is deleted":   {testVolume(1, isDeleting), testSnapshot(2, "v1", snapshotCreated), false},
 		"a volume that grows":            {testVolume(1, made, grows), testSnapshot(2, "v1", snapshotCreated), false},
 		"a volume that is deleted":       {testVolume(1, made, isDeleting), testSnapshot(2, "v1", snapshotCreated), false},
 		"a new snapshot":                 {testVolume(1, made), testSnapshot(2, "v1"), false},
@@ -31,8 +33,8 @@ func TestOnlyHosts(t *testing.T) {
 		"a volume whose size is unknown": {testVolume(1, isCreatedOn("a"), func(v *v1alpha1.NvmfReplica) { v.Status.Size = nil }), testSnapshot(2, "v1", snapshotCreated), false},
 	} {
 		s := Observed{Volumes: []*v1alpha1.NvmfReplica{test.volume}, Snapshots: []*v1alpha1.NvmfSnapshot{test.snapshot}}
-		if got := s.OnlyHosts(); got != test.want {
-			t.Errorf("%s: only hosts: %t", name, got)
+		if got := s.GlanceIsEnough(); got != test.want {
+			t.Errorf("%s: a glance is enough: %t", name, got)
 		}
 	}
 }

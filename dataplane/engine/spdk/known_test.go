@@ -84,6 +84,33 @@ func TestGlanceAsksForWhatChanged(t *testing.T) {
 	r.Expect(r.lists(func() { check(t, errorOf(r.engine.Gather(r.ctx))) })).To(Equal(all), "that was asked for")
 }
 
+// TestCreationAsksForNothingElse than the new volume, unless it has a source.
+func TestCreationAsksForNothingElse(t *testing.T) {
+	r, _ := withClock(t)
+	source := r.create(engine.Source{}, 4*mib)
+	for range 3 {
+		r.create(engine.Source{}, 4*mib)
+	}
+	r.glimpse()
+	drive := map[string]int{"bdev_get_bdevs": 1} // whether it is there
+	var id engine.ID
+	r.Expect(r.lists(func() { id = r.create(engine.Source{}, 4*mib) })).To(Equal(drive))
+	r.Expect(r.lists(func() {
+		r.Expect(r.glimpse().Volumes).To(ContainElement(engine.Volume{ID: id, Pool: r.device.ID, SizeBytes: 4 * mib}))
+	})).To(Equal(map[string]int{"bdev_get_bdevs": 1 + 1}))
+
+	again := engine.VolumeSpec{ID: id, Pool: r.device.ID, SizeBytes: 4 * mib}
+	r.Expect(r.lists(func() { r.done(r.engine.CreateVolumes(r.ctx, []engine.VolumeSpec{again})) })).To(Equal(drive), "it is there")
+	again.SizeBytes = 8 * mib
+	r.Expect(r.engine.CreateVolumes(r.ctx, []engine.VolumeSpec{again})).To(HaveExactElements(MatchError(engine.ErrExists)))
+
+	var clone engine.ID
+	r.Expect(r.lists(func() { clone = r.create(engine.Source{Volume: source}, 4*mib) })["bdev_get_bdevs"]).To(BeNumerically(">=", 1))
+	r.Expect(r.lists(func() {
+		r.Expect(r.glimpse().Volumes).To(ContainElement(HaveField("ID", clone)))
+	})).To(Equal(map[string]int{"bdev_get_bdevs": 1, "nvmf_get_subsystems": 1}), "a clone changes more than it names")
+}
+
 // TestGlanceKnowsWhatAHostHasWritten once the host is gone: whether a volume is blank hangs on it.
 func TestGlanceKnowsWhatAHostHasWritten(t *testing.T) {
 	r, goOn := withClock(t)

@@ -38,7 +38,7 @@ func (e *Engine) CreateVolumes(ctx context.Context, volumes []engine.VolumeSpec)
 	if err != nil {
 		return failAll(len(volumes), err)
 	}
-	st, err := s.readFinishedStore()
+	st, err := s.readStoreFor(volumes)
 	if err != nil {
 		return failAll(len(volumes), err)
 	}
@@ -160,6 +160,19 @@ func (c *creation) touches() []*lvol {
 
 // alias by which SPDK knows an lvol of the creation's pool.
 func (c *creation) alias(name string) string { return c.pool.lvstore + "/" + name }
+
+// readStoreFor new volumes. Blank ones depend on nothing that hosts write, so what the last look found is enough for
+// them, with what calls have changed since.
+func (s *session) readStoreFor(volumes []engine.VolumeSpec) (*store, error) {
+	if s.life.known == nil || slices.ContainsFunc(volumes, func(v engine.VolumeSpec) bool { return v.Source != engine.Source{} }) {
+		return s.readFinishedStore()
+	}
+	st, _, err := s.lookAgain()
+	if err != nil || !slices.ContainsFunc(st.rest, (*lvol).unfinished) {
+		return st, err
+	}
+	return s.readFinishedStore()
+}
 
 // readFinishedStore removes what interrupted clones left, which are made anew.
 func (s *session) readFinishedStore() (*store, error) {
