@@ -418,16 +418,12 @@ func readiness(e engine.Engine, t decide.Target) error {
 func (r *Reconciler) publish(ctx, unchanged context.Context, s *decide.Observed, d decide.Decision) error {
 	var errs []error
 	r.timed(ctx, "publish", func(ctx context.Context) {
-		for _, failed := range []map[string]error{
-			release(ctx, unchanged, r, volumeKind, s.Volumes, d.ReleaseVolumes),
-			release(ctx, unchanged, r, snapshotKind, s.Snapshots, d.ReleaseSnapshots),
+		errs = slices.Concat(
+			release(ctx, unchanged, r, s.Volumes, d.ReleaseVolumes),
+			release(ctx, unchanged, r, s.Snapshots, d.ReleaseSnapshots),
 			writeStatuses(ctx, unchanged, r, volumeKind, s.Volumes, d.Volumes),
 			writeStatuses(ctx, unchanged, r, snapshotKind, s.Snapshots, d.Snapshots),
-		} {
-			for _, err := range failed {
-				errs = append(errs, err)
-			}
-		}
+		)
 		// Nothing is judged by the node's status: it may be abandoned half way.
 		if err := r.writeNode(unchanged, s, d.Node); err != nil {
 			errs = append(errs, err)

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -81,7 +80,6 @@ func firstFew(errs []error) error {
 type kind[T client.Object, S any] struct {
 	name       string
 	empty      func() T
-	uuid       func(T) string
 	status     func(T) S
 	conditions func(T) []metav1.Condition
 	// told are the conditions that Events go with.
@@ -92,7 +90,6 @@ var (
 	volumeKind = kind[*v1alpha1.NvmfReplica, v1alpha1.NvmfReplicaStatus]{
 		name:       "NvmfReplica",
 		empty:      func() *v1alpha1.NvmfReplica { return &v1alpha1.NvmfReplica{} },
-		uuid:       func(v *v1alpha1.NvmfReplica) string { return v.Spec.UUID },
 		status:     func(v *v1alpha1.NvmfReplica) v1alpha1.NvmfReplicaStatus { return v.Status },
 		conditions: func(v *v1alpha1.NvmfReplica) []metav1.Condition { return v.Status.Conditions },
 		told:       []string{v1alpha1.ConditionReady, v1alpha1.ConditionDegraded, v1alpha1.ConditionQoSApplied},
@@ -100,7 +97,6 @@ var (
 	snapshotKind = kind[*v1alpha1.NvmfSnapshot, v1alpha1.NvmfSnapshotStatus]{
 		name:       "NvmfSnapshot",
 		empty:      func() *v1alpha1.NvmfSnapshot { return &v1alpha1.NvmfSnapshot{} },
-		uuid:       func(s *v1alpha1.NvmfSnapshot) string { return s.Spec.UUID },
 		status:     func(s *v1alpha1.NvmfSnapshot) v1alpha1.NvmfSnapshotStatus { return s.Status },
 		conditions: func(s *v1alpha1.NvmfSnapshot) []metav1.Condition { return s.Status.Conditions },
 		told:       []string{v1alpha1.ConditionReady},
@@ -108,15 +104,15 @@ var (
 )
 
 // writeStatuses writes those that differ from what the objects bear, and puts the objects as they then are into
-// objects. It answers what failed, by UUID. One that is gone by now needs no status. With gate's end no write begins
-// any more; one that began goes on, for without its answer the next reconciliation would judge from what was before it.
-func writeStatuses[T client.Object, S any](ctx, gate context.Context, r *Reconciler, k kind[T, S], objects []T, statuses map[string]S) map[string]error {
-	return writeEach(gate, objects, k.uuid, func(i int, obj T) error {
+// objects. It answers what failed. One that is gone by now needs no status. With gate's end no write begins any more;
+// one that began goes on, for without its answer the next reconciliation would judge from what was before it.
+func writeStatuses[T client.Object, S any](ctx, gate context.Context, r *Reconciler, k kind[T, S], objects []T, statuses map[string]S) []error {
+	differs := func(obj T) bool {
 		status, ok := statuses[obj.GetName()]
-		if !ok || decide.Same(k.status(obj), status) {
-			return nil
-		}
-		now := k.empty()
+		return ok && !decide.Same(k.status(obj), status)
+	}
+	return writeEach(gate, objects, differs, func(i int, obj T) error {
+		now, status := k.empty(), statuses[obj.GetName()]
 		if err := applyStatus(ctx, r.client, k.name, obj, now, &status); err != nil {
 			return ignoreGone(err)
 		}
@@ -155,14 +151,10 @@ func (r *Reconciler) writeNode(ctx context.Context, s *decide.Observed, status v
 	return nil
 }
 
-// release takes the finalizer off the named objects, which the engine no longer lists, and answers what failed, by
-// UUID.
-func release[T client.Object, S any](ctx, gate context.Context, r *Reconciler, k kind[T, S], objects []T, names []string) map[string]error {
+// release takes the finalizer off the named objects, which the engine no longer lists, and answers what failed.
+func release[T client.Object](ctx, gate context.Context, r *Reconciler, objects []T, names []string) []error {
 	released := sets.New(names...)
-	return writeEach(gate, objects, k.uuid, func(_ int, obj T) error {
-		if !released.Has(obj.GetName()) {
-			return nil
-		}
+	return writeEach(gate, objects, func(obj T) bool { return released.Has(obj.GetName()) }, func(_ int, obj T) error {
 		changed := obj.DeepCopyObject().(client.Object)
 		if err := patchFinalizer(ctx, r.client, FieldManager, changed, controllerutil.RemoveFinalizer, v1alpha1.EngineFinalizer); err != nil {
 			return ignoreGone(err)
@@ -194,27 +186,23 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// writeEach calls write for all objects, several at a time, until gate ends, and collects the errors by the objects'
-// keys. What was not written because gate ended failed.
-func writeEach[T any](gate context.Context, objects []T, key func(T) string, write func(int, T) error) map[string]error {
-	var mu sync.Mutex
-	failed := map[string]error{}
+// writeEach calls write for the objects that are due, several at a time, until gate ends, and collects the errors. What
+// was not written because gate ended failed.
+func writeEach[T any](gate context.Context, objects []T, due func(T) bool, write func(int, T) error) []error {
+	errs := make([]error, len(objects))
 	var group errgroup.Group
 	group.SetLimit(writers)
 	for i, obj := range objects {
+		if !due(obj) {
+			continue
+		}
 		group.Go(func() error {
-			err := gate.Err()
-			if err == nil {
-				err = write(i, obj)
-			}
-			if err != nil {
-				mu.Lock()
-				defer mu.Unlock()
-				failed[key(obj)] = err
+			if errs[i] = gate.Err(); errs[i] == nil {
+				errs[i] = write(i, obj)
 			}
 			return nil
 		})
 	}
-	_ = group.Wait() // every error is in failed
-	return failed
+	_ = group.Wait() // every error is in errs
+	return slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 }
