@@ -266,15 +266,22 @@ func (s *session) clear(l *lvol) (done bool, err error) {
 	return err == nil, err
 }
 
-// halfMerge notes that SPDK failed to merge a snapshot, and may have begun.
+// halfMerge notes that SPDK failed to merge a snapshot, and may have begun. The processes after this one know it, too.
 func (s *session) halfMerge(l *lvol) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.life.conn != s.conn {
 		return
 	}
+	target, err := s.target()
 	for _, into := range l.clonesOf() {
 		s.life.halfMerged[into.bdev] = true
+		if err == nil {
+			err = s.failedMerges().write(into.bdev, ongoing{Merges: l.name, Target: target})
+		}
+	}
+	if err != nil {
+		logr.FromContextOrDiscard(s.ctx).Error(err, "Only this process knows that SPDK failed to merge a snapshot", "snapshot", l.id)
 	}
 }
 

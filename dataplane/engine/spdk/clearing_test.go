@@ -203,19 +203,24 @@ func TestMergesThatWereCutOffAreEndedFirst(t *testing.T) {
 // TestVolumeIntoWhichAMergeFailedStays until the target's next start: SPDK may have given it clusters that the snapshot
 // still has.
 func TestVolumeIntoWhichAMergeFailedStays(t *testing.T) {
-	r, fake := newFakeRig(t)
-	volume := r.create(engine.Source{}, 16*mib)
-	check(t, fake.Write(r.lvols()[string(volume)].Alias, 0, 4))
-	r.done(r.engine.DeleteSnapshots(r.ctx, []engine.ID{r.snap(volume)}))
-	fake.Inject(spdktest.Fault{Method: "bdev_lvol_delete", Match: notTheMark, Error: &spdktest.AnswerError{Code: -5, Message: "Input/output error"}})
-	_, err := r.engine.Clear(r.ctx, r.device.ID)
-	r.Expect(err).To(MatchError(ContainSubstring("Input/output error")))
-	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{volume}))
-	r.clear()
-	r.Expect(r.lvols()).To(HaveKey("x-" + string(volume)))
-	r.restarted()
-	r.Expect(r.lvols()).To(BeEmpty())
-	r.Expect(r.clean()).To(BeTrue())
+	for next, then := range map[string]func(*rig){"this process": func(*rig) {}, "the process after it": (*rig).killed} {
+		t.Run(next, func(t *testing.T) {
+			r, fake := newFakeRig(t)
+			volume := r.create(engine.Source{}, 16*mib)
+			check(t, fake.Write(r.lvols()[string(volume)].Alias, 0, 4))
+			r.done(r.engine.DeleteSnapshots(r.ctx, []engine.ID{r.snap(volume)}))
+			fake.Inject(spdktest.Fault{Method: "bdev_lvol_delete", Match: notTheMark, Error: &spdktest.AnswerError{Code: -5, Message: "Input/output error"}})
+			_, err := r.engine.Clear(r.ctx, r.device.ID)
+			r.Expect(err).To(MatchError(ContainSubstring("Input/output error")))
+			then(r)
+			r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{volume}))
+			r.clear()
+			r.Expect(r.lvols()).To(HaveKey("x-" + string(volume)))
+			r.restarted()
+			r.Expect(r.lvols()).To(BeEmpty())
+			r.Expect(r.clean()).To(BeTrue())
+		})
+	}
 }
 
 // TestCloneIsNotTakenUpAgainAfterACutOffMerge: what an interrupted call left may share clusters with the source. In a

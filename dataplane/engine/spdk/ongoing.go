@@ -67,8 +67,10 @@ func sinceBoot() time.Duration {
 	return time.Duration(now.Nano())
 }
 
-// ongoingRecords say what SPDK changes, by the aliases of volumes.
+// ongoingRecords say what SPDK changes, by the aliases of volumes, and failedMerges what it did not finish, by its own
+// names of volumes: see life.halfMerged.
 func (e *Engine) ongoingRecords() records { return e.besideSocket("changing") }
+func (e *Engine) failedMerges() records   { return e.besideSocket("failed-merges") }
 
 // target that is there now: each makes its socket itself.
 func (e *Engine) target() (string, error) {
@@ -108,7 +110,14 @@ func (s *session) recall() error {
 	if s.life.recalled {
 		return nil
 	}
-	all, err := s.recorded()
+	failed, err := s.recorded(s.failedMerges())
+	if err != nil {
+		return err
+	}
+	for bdev := range failed {
+		s.life.halfMerged[bdev] = true
+	}
+	all, err := s.recorded(s.ongoingRecords())
 	if err != nil {
 		return err
 	}
@@ -140,30 +149,30 @@ func (e *Engine) isRecalled() error {
 	return nil
 }
 
-// recorded changes that the target may still carry out, by the aliases of volumes. The records of others are removed.
-func (s *session) recorded() (map[string]ongoing, error) {
+// recorded changes by the target that is there now, by what they are of. The records of others are removed.
+func (s *session) recorded(r records) (map[string]ongoing, error) {
 	target, err := s.target()
 	if err != nil {
 		return nil, err
 	}
-	aliases, err := s.ongoingRecords().of()
+	volumes, err := r.of()
 	if err != nil {
 		return nil, err
 	}
 	all := map[string]ongoing{}
-	for _, alias := range aliases {
+	for _, volume := range volumes {
 		var o ongoing
 		var unread *fs.PathError
-		err := s.ongoingRecords().read(alias, &o)
+		err := r.read(volume, &o)
 		switch {
 		case errors.As(err, &unread):
 			return nil, err
 		case err != nil || o.Target != target: // one that was not written whole had not begun
-			if err := s.ongoingRecords().remove(alias); err != nil {
+			if err := r.remove(volume); err != nil {
 				return nil, err
 			}
 		default:
-			all[alias] = o
+			all[volume] = o
 		}
 	}
 	return all, nil
