@@ -33,7 +33,12 @@ func (e *Engine) gather(ctx context.Context, look func(*session) (*store, *netwo
 	}
 	s.awaitFirst()  //nolint:contextcheck // by the session's
 	s.readmitLeft() //nolint:contextcheck // by the session's
+	began := s.config.Now()
 	st, n, err := look(s)
+	if err == nil && st.counted.Before(began) && s.clears(st) {
+		s.recount() // what hosts have written since would count as what is being cleared
+		st, n, err = look(s)
+	}
 	if err != nil {
 		return engine.State{}, err
 	}
@@ -62,4 +67,9 @@ func (e *Engine) gather(ctx context.Context, look func(*session) (*store, *netwo
 	}
 	slices.SortFunc(state.Portals, func(a, b engine.Portal) int { return engine.ComparePortals(a.Portal, b.Portal) })
 	return state, nil
+}
+
+// clears says whether anything in the pools seems to be overwritten.
+func (s *session) clears(st *store) bool {
+	return slices.ContainsFunc(st.pools, func(p *pool) bool { return st.clearingBytes(p, s.hasUnlisted(p)) > 0 })
 }

@@ -34,7 +34,8 @@ type known struct {
 type lvstoreIdentity struct{ uuid, name, base string }
 
 const (
-	// countedFor is how long the number of clusters that lvols have allocated is not asked for again.
+	// countedFor is how long the number of clusters that lvols have allocated is not asked for again. Whatever else is in
+	// the pools than is known, such as what a process before this one had asked for, is found then, too.
 	countedFor = 20 * time.Second
 	// lateFor is how long calls of a process before this one may still be carried out, as far as looks rely on it.
 	lateFor = 30 * time.Second
@@ -73,22 +74,37 @@ func (s *session) lookAtAll() (*store, *network, error) {
 
 // lookAgain at what may have changed since the last look, or at all.
 func (s *session) lookAgain() (*store, *network, error) {
+	if st, n, err := s.glance(); st != nil || err != nil {
+		return st, n, err
+	}
+	return s.lookAtAll()
+}
+
+// glance at what may have changed since the last look. The store is nil where that is not enough.
+func (s *session) glance() (*store, *network, error) {
 	k := s.life.known
 	now := s.config.Now()
 	if k == nil || !s.calm() || now.Sub(k.at) >= s.life.glanceAge(k.at) {
-		return s.lookAtAll()
+		return nil, nil, nil
 	}
 	s.life.known = nil
 	touched := s.conn.Touched()
 	if touched.Everything || !s.worthNaming(len(touched.Subsystems)+len(touched.Bdevs)) {
-		return s.lookAtAll()
+		return nil, nil, nil
 	}
 	stored, serves := s.startPools(), networkReading{transports: spdkrpc.Start(s.ctx, s.conn, spdkrpc.NvmfGetTransports{})}
 	if !s.askAgain(k, touched) || !s.countAgain(k, now) {
 		_, _, _ = s.finish(stored, serves) // what was asked for is not left behind
-		return s.lookAtAll()
+		return nil, nil, nil
 	}
 	return s.know(k, stored, serves)
+}
+
+// recount with the next look.
+func (s *session) recount() {
+	if s.life.known != nil {
+		s.life.known.counted = time.Time{}
+	}
 }
 
 // countAgain the clusters of lvols, from time to time.
@@ -236,10 +252,13 @@ func (s *session) know(k *known, stored storeReading, serves networkReading) (*s
 	s.life.listed = len(k.bdevs) + len(k.subsystems)
 	st, n, err := s.finish(
 		storeReading{lvstores: stored.lvstores, listed: inOrder(k.bdevs)}, networkReading{listed: inOrder(k.subsystems), transports: serves.transports})
-	if err == nil && k.calm && s.calm() && s.life.examined {
+	if err != nil {
+		return nil, nil, err
+	}
+	if st.counted = k.counted; k.calm && s.calm() && s.life.examined {
 		s.life.known = k
 	}
-	return st, n, err
+	return st, n, nil
 }
 
 // inOrder of their names.

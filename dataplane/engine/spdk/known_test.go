@@ -14,6 +14,7 @@ import (
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/engine/enginetest"
 	"github.com/weft-storage/weft/dataplane/engine/spdk"
+	"github.com/weft-storage/weft/dataplane/spdkrpc"
 )
 
 // lists are the calls that stop I/O for as long as the target has volumes, unless they name one.
@@ -92,15 +93,15 @@ func TestCreationAsksForNothingElse(t *testing.T) {
 		r.create(engine.Source{}, 4*mib)
 	}
 	r.glimpse()
-	drive := map[string]int{"bdev_get_bdevs": 1} // whether it is there
+	names := map[string]int{"bdev_get_bdevs": 1, "bdev_lvol_get_lvols": 1} // and whether the drive is there
 	var id engine.ID
-	r.Expect(r.lists(func() { id = r.create(engine.Source{}, 4*mib) })).To(Equal(drive))
+	r.Expect(r.lists(func() { id = r.create(engine.Source{}, 4*mib) })).To(Equal(names))
 	r.Expect(r.lists(func() {
 		r.Expect(r.glimpse().Volumes).To(ContainElement(engine.Volume{ID: id, Pool: r.device.ID, SizeBytes: 4 * mib}))
 	})).To(Equal(map[string]int{"bdev_get_bdevs": 1 + 1}))
 
 	again := engine.VolumeSpec{ID: id, Pool: r.device.ID, SizeBytes: 4 * mib}
-	r.Expect(r.lists(func() { r.done(r.engine.CreateVolumes(r.ctx, []engine.VolumeSpec{again})) })).To(Equal(drive), "it is there")
+	r.Expect(r.lists(func() { r.done(r.engine.CreateVolumes(r.ctx, []engine.VolumeSpec{again})) })).To(Equal(names), "it is there")
 	again.SizeBytes = 8 * mib
 	r.Expect(r.engine.CreateVolumes(r.ctx, []engine.VolumeSpec{again})).To(HaveExactElements(MatchError(engine.ErrExists)))
 
@@ -109,6 +110,45 @@ func TestCreationAsksForNothingElse(t *testing.T) {
 	r.Expect(r.lists(func() {
 		r.Expect(r.glimpse().Volumes).To(ContainElement(HaveField("ID", clone)))
 	})).To(Equal(map[string]int{"bdev_get_bdevs": 1, "nvmf_get_subsystems": 1}), "a clone changes more than it names")
+	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{clone}))
+	r.Expect(r.lists(func() { r.create(engine.Source{}, 4*mib) })).To(Equal(map[string]int{"bdev_get_bdevs": 1}), "a deletion does, too")
+}
+
+// TestCreationSeesWhatWasAskedForBefore by another process, and is done since the last look: otherwise two pools would
+// have the volume.
+func TestCreationSeesWhatWasAskedForBefore(t *testing.T) {
+	r, goOn := withClock(t)
+	other := r.machine.file(enginetest.PoolBytes)
+	r.done(r.engine.OpenPools(r.ctx, []engine.Device{r.device, other}))
+	lvstore := r.lvstoreOf(r.create(engine.Source{}, 4*mib))
+	r.glimpse()
+	goOn(31 * time.Second) // calls of another process are no longer reckoned with
+	r.glimpse()
+	for _, pool := range []string{other.ID, r.device.ID} {
+		late := engine.VolumeSpec{ID: newID(), Pool: pool, SizeBytes: 4 * mib}
+		check(t, errorOf(spdkrpc.Call(r.ctx, r.client, spdkrpc.BdevLvolCreate{
+			LvstoreName: lvstore, Name: string(late.ID), SizeMiB: 4, Thin: true, Clear: spdkrpc.ClearWriteZeroes,
+		})))
+		r.done(r.engine.CreateVolumes(r.ctx, []engine.VolumeSpec{late}))
+		r.Expect(r.state().Volumes).To(ContainElement(HaveField("ID", late.ID)))
+		r.glimpse()
+	}
+	r.Expect(r.state().Volumes).To(HaveEach(HaveField("Pool", r.device.ID)))
+}
+
+// TestWhatIsWrittenIsNotCleared: in a pool that is not clean, all that nobody has counts as being cleared.
+func TestWhatIsWrittenIsNotCleared(t *testing.T) {
+	r, goOn := withClock(t)
+	id := r.create(engine.Source{}, 64*mib)
+	r.done(r.engine.Export(r.ctx, []engine.Export{r.exportOf(id)}))
+	r.soil(id)
+	r.killed()
+	r.done(r.engine.OpenPools(r.ctx, []engine.Device{r.device}))
+	r.glimpse()
+	r.glimpse()
+	check(t, r.fake().Write(r.lvols()[string(id)].Alias, 0, 10))
+	goOn(time.Second)
+	r.Expect(r.glimpse().Pools[0].ClearingBytes).To(BeZero())
 }
 
 // TestGlanceKnowsWhatAHostHasWritten once the host is gone: whether a volume is blank hangs on it.

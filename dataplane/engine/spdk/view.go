@@ -22,6 +22,8 @@ type store struct {
 	pools     []*pool
 	volumes   map[engine.ID][]*lvol
 	snapshots map[engine.ID][]*lvol
+	// counted is when the lvols' clusters were, in a store of all that there is.
+	counted time.Time
 	// condemned are those of the volumes and snapshots that nobody may use.
 	condemned condemned
 	// strangers are the names of lvstores that are not weft's, by their base bdev.

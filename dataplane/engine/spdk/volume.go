@@ -161,15 +161,15 @@ func (c *creation) touches() []*lvol {
 // alias by which SPDK knows an lvol of the creation's pool.
 func (c *creation) alias(name string) string { return c.pool.lvstore + "/" + name }
 
-// readStoreFor new volumes. Blank ones depend on nothing that hosts write, so what the last look found is enough for
-// them, with what calls have changed since.
+// readStoreFor new volumes. Blank ones depend on nothing that hosts write. So for them a glance is enough, which also
+// sees what a process before this one had asked for in another pool.
 func (s *session) readStoreFor(volumes []engine.VolumeSpec) (*store, error) {
-	if s.life.known == nil || slices.ContainsFunc(volumes, func(v engine.VolumeSpec) bool { return v.Source != engine.Source{} }) {
-		return s.readFinishedStore()
-	}
-	st, _, err := s.lookAgain()
-	if err != nil || !slices.ContainsFunc(st.rest, (*lvol).unfinished) {
-		return st, err
+	if !slices.ContainsFunc(volumes, func(v engine.VolumeSpec) bool { return v.Source != engine.Source{} }) {
+		s.recount()
+		st, _, err := s.glance()
+		if err != nil || st != nil && !slices.ContainsFunc(st.rest, (*lvol).unfinished) {
+			return st, err
+		}
 	}
 	return s.readFinishedStore()
 }
