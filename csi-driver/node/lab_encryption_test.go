@@ -29,7 +29,11 @@ var planted = bytes.Repeat([]byte("a pod's planted secret."), 1<<14)
 // encrypted makes a volume of so many bytes that a pod sees.
 func (l *lab) encrypted(id string, sizeBytes int64, nguid string, ports ...*port) *volume {
 	l.Helper()
-	v := l.volume(id, sizeBytes+v1alpha1.LUKSHeaderBytes, nguid, ports...)
+	return l.volume(id, sizeBytes+v1alpha1.LUKSHeaderBytes, nguid, ports...).encrypt()
+}
+
+// encrypt a volume that was never staged.
+func (v *volume) encrypt() *volume {
 	v.context.Encryption = v1alpha1.EncryptionLUKS2
 	v.secrets = map[string]string{"passphrase": firstKey}
 	return v

@@ -144,18 +144,53 @@ func atLeast(t *testing.T, bound, ratio float64, what string) {
 	}
 }
 
+// inMemory is a folder of a filesystem in memory.
+func (l *lab) inMemory() string {
+	l.Helper()
+	dir := filepath.Join(l.dir, "memory")
+	must(l, os.Mkdir(dir, 0o750))
+	l.run("mount", "-t", "tmpfs", "none", dir)
+	l.Cleanup(func() { l.run("umount", dir) })
+	return dir
+}
+
+// allocate all of a device.
+func (l *lab) allocate(path string, sizeBytes int64) {
+	l.Helper()
+	l.run("dd", "if=/dev/zero", "of="+path, "bs=1M", fmt.Sprintf("count=%d", sizeBytes>>20), "oflag=direct", "status=none")
+}
+
+// TestMeasureEncryption says what an encrypted volume costs against a plain one, both of a target that keeps its data in
+// memory, in requests of 4 KiB. It depends on the processor's instructions for AES, so nothing is asked of it.
+func TestMeasureEncryption(t *testing.T) {
+	l := setUpLab(t)
+	dir, port := l.inMemory(), l.port(4450, v1alpha1.TransportTCP)
+	var paths []string
+	for _, v := range []*volume{
+		l.volumeIn(dir, "plain", stackBytes, guid(1), port),
+		l.volumeIn(dir, "encrypted", stackBytes+v1alpha1.LUKSHeaderBytes, guid(2), port).encrypt(),
+	} {
+		v.up(blockCapability())
+		path := v.device().Path
+		l.allocate(path, stackBytes)
+		paths = append(paths, path)
+	}
+	for _, depth := range []int{1, 32} {
+		for _, write := range []bool{false, true} {
+			medians, ratios := compare(t, write, depth, paths...)
+			t.Logf("encrypted, write %t, depth %d: %.0f a second, plain %.0f, ratio %.3f", write, depth, medians[1], medians[0], ratios[1])
+		}
+	}
+}
+
 // TestMeasureStack says what the layers of a node's stack cost, against the bare device of a target that keeps its data
 // in memory, in requests of 4 KiB. It fails when a layer costs more than it may. make bench-kernel runs it.
 func TestMeasureStack(t *testing.T) {
 	l := setUpLab(t)
-	dir := filepath.Join(l.dir, "memory")
-	must(t, os.Mkdir(dir, 0o750))
-	l.run("mount", "-t", "tmpfs", "none", dir)
-	l.Cleanup(func() { l.run("umount", dir) })
-	s := l.stackIn(dir)
+	s := l.stackIn(l.inMemory())
 	a, b := s.legs[0], s.legs[1]
 	for _, leg := range s.legs {
-		l.run("dd", "if=/dev/zero", "of="+leg.ns.Path, "bs=1M", fmt.Sprintf("count=%d", leg.ns.SizeBytes>>20), "oflag=direct", "status=none")
+		l.allocate(leg.ns.Path, leg.ns.SizeBytes)
 		leg.build()
 	}
 	spec := s.overLeg(a)
