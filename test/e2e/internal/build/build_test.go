@@ -326,6 +326,49 @@ func TestProgramImage(t *testing.T) {
 	}
 }
 
+// TestEachImageHasItsOwnArchive: nodes keep what they have under its name.
+func TestEachImageHasItsOwnArchive(t *testing.T) {
+	dir := t.TempDir()
+	b := &Builder{Cache: Cache{Dir: dir}}
+	program := filepath.Join(dir, "program")
+	base := image{name: "tool", refs: []string{"a:1"}, files: []file{{name: "tool", from: program}, {name: "sh", link: "bash"}}, cmd: []string{"pause"}}
+	seen := map[string]string{}
+	for _, other := range []struct {
+		what, content string
+		change        func(*image)
+	}{
+		{"the first", "binary", func(*image) {}},
+		{"another program", "later", func(*image) {}},
+		{"another reference", "binary", func(im *image) { im.refs = []string{"a:2"} }},
+		{"another link", "binary", func(im *image) { im.files = []file{im.files[0], {name: "sh", link: "dash"}} }},
+		{"another name of the program", "binary", func(im *image) { im.files = []file{{name: "other", from: program}, im.files[1]} }},
+		{"another entry point", "binary", func(im *image) { im.entrypoint = []string{"/tool"} }},
+		{"other arguments", "binary", func(im *image) { im.cmd = nil }},
+	} {
+		if err := os.WriteFile(program, []byte(other.content), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		im := base
+		other.change(&im)
+		archive, err := b.makeImage(t.Context(), im)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first := seen[archive]; first != "" {
+			t.Errorf("%s: the same archive as %s", other.what, first)
+		}
+		seen[archive] = other.what
+		img, err := tarball.ImageFromPath(archive, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config, err := img.ConfigFile()
+		if err != nil || !slices.Equal(config.Config.Cmd, im.cmd) || len(config.RootFS.DiffIDs) != 1 {
+			t.Errorf("%s: configuration %+v, %v", other.what, config, err)
+		}
+	}
+}
+
 func TestRemoveTreeKeepsNeighbours(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"a", "ab"} {

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"runtime"
 
-	"github.com/weft-storage/weft/hack/imagefile"
 	"github.com/weft-storage/weft/hack/release/base"
 	"github.com/weft-storage/weft/test/e2e/internal/nodeconfig"
 )
@@ -38,37 +37,9 @@ func (b *Builder) baseArchive(ctx context.Context) (string, error) {
 	})
 }
 
-// programLayer is a layer with one program at /name.
-func programLayer(path, name string) ([]byte, error) {
-	var layer imagefile.Layer
-	layer.File(name, path, 0o755)
-	return layer.Bytes()
-}
-
-// linkLayer is a layer with one symbolic link at /name.
-func linkLayer(name, target string) ([]byte, error) {
-	var layer imagefile.Layer
-	layer.Link(name, target)
-	return layer.Bytes()
-}
-
 // toolsImage returns the archive of ToolsImage, which is SampleImage too.
 func (b *Builder) toolsImage(ctx context.Context) (string, error) {
-	archive, err := b.baseArchive(ctx)
-	if err != nil {
-		return "", err
-	}
-	key, err := Key(filepath.Base(archive), ToolsImage, SampleImage)
-	if err != nil {
-		return "", err
-	}
-	return b.Cache.Ensure(ctx, "image-tools-"+key+".tar", func(_ context.Context, tmp string) error {
-		layer, err := os.ReadFile(archive)
-		if err != nil {
-			return err
-		}
-		return imagefile.Image{Layers: [][]byte{layer}}.Write(tmp, ToolsImage, SampleImage)
-	})
+	return b.makeImage(ctx, image{name: "tools", refs: []string{ToolsImage, SampleImage}, onTools: true})
 }
 
 // pauseImage returns the archive of PauseImage.
@@ -82,16 +53,8 @@ func (b *Builder) pauseImage(ctx context.Context) (string, error) {
 
 // programImage returns the archive of an image with one static program.
 func (b *Builder) programImage(ctx context.Context, program, name, ref string) (string, error) {
-	key, err := Key(program, name, ref, runtime.GOARCH)
-	if err != nil {
-		return "", err
-	}
-	return b.Cache.Ensure(ctx, "image-"+name+"-"+key+".tar", func(_ context.Context, tmp string) error {
-		layer, err := programLayer(program, name)
-		if err != nil {
-			return err
-		}
-		return imagefile.Image{Layers: [][]byte{layer}, Entrypoint: []string{"/" + name}}.Write(tmp, ref)
+	return b.makeImage(ctx, image{
+		name: name, refs: []string{ref}, files: []file{{name: name, from: program}}, entrypoint: []string{"/" + name},
 	})
 }
 

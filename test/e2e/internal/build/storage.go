@@ -4,12 +4,9 @@ package build
 
 import (
 	"context"
-	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
-
-	"github.com/weft-storage/weft/hack/imagefile"
 )
 
 // StorageSuite is Kubernetes' own end-to-end suite for external storage drivers.
@@ -61,31 +58,13 @@ func (b *Builder) StorageSuite(ctx context.Context) (StorageSuite, error) {
 	return suite, nil
 }
 
-// agnhostImage has the program on top of ToolsImage's layer, which nodes have. Like its maker's image it does nothing
-// when it is given nothing to do. Its shell is bash: the specs are written for busybox's, which has more words than
-// Debian's (let: without it their loops have no end) and other exit codes.
+// agnhostImage has the program on top of ToolsImage's layer. Like its maker's image it does nothing when it is given
+// nothing to do. Its shell is bash: the specs are written for busybox's, which has more words than Debian's (let: without
+// it their loops have no end) and other exit codes.
 func (b *Builder) agnhostImage(ctx context.Context, agnhost, ref string) (string, error) {
-	root, err := b.baseArchive(ctx)
-	if err != nil {
-		return "", err
-	}
-	key, err := Key(filepath.Base(root), agnhost, ref, "bash")
-	if err != nil {
-		return "", err
-	}
-	return b.Cache.Ensure(ctx, "image-agnhost-"+key+".tar", func(_ context.Context, tmp string) error {
-		base, err := os.ReadFile(root)
-		if err != nil {
-			return err
-		}
-		program, err := programLayer(agnhost, "agnhost")
-		if err != nil {
-			return err
-		}
-		shell, err := linkLayer("usr/bin/sh", "bash")
-		if err != nil {
-			return err
-		}
-		return imagefile.Image{Layers: [][]byte{base, program, shell}, Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}}.Write(tmp, ref)
+	return b.makeImage(ctx, image{
+		name: "agnhost", refs: []string{ref}, onTools: true,
+		files:      []file{{name: "agnhost", from: agnhost}, {name: "usr/bin/sh", link: "bash"}},
+		entrypoint: []string{"/agnhost"}, cmd: []string{"pause"},
 	})
 }

@@ -29,25 +29,12 @@ func (b *Builder) TargetImage(ctx context.Context, archive, program string) erro
 	if err := b.EnsureHostTools(ctx); err != nil {
 		return err
 	}
-	root, err := b.baseArchive(ctx)
-	if err != nil {
+	fake := filepath.Join(b.Repo, "bin", "fake-nvmf-tgt")
+	if err := b.goBuild(ctx, b.moduleDir(), "-s -w", fake, fakeTarget); err != nil {
 		return err
 	}
-	spdk, err := b.fakeTargetLayer(ctx)
-	if err != nil {
-		return err
-	}
-	key, err := Key(filepath.Base(root), string(spdk))
-	if err != nil {
-		return err
-	}
-	base, err := b.Cache.Ensure(ctx, "image-target-base-"+key+".tar", func(_ context.Context, tmp string) error {
-		// The first layer is that of ToolsImage, which nodes have.
-		layer, err := os.ReadFile(root)
-		if err != nil {
-			return err
-		}
-		return imagefile.Image{Layers: [][]byte{layer, spdk}}.Write(tmp, "weft.storage/lab-target-base:latest")
+	base, err := b.makeImage(ctx, image{
+		name: "target-base", refs: []string{"weft.storage/lab-target-base:latest"}, onTools: true, files: []file{{name: targetProgram, from: fake}},
 	})
 	if err != nil {
 		return err
@@ -57,14 +44,6 @@ func (b *Builder) TargetImage(ctx context.Context, archive, program string) erro
 		return err
 	}
 	return b.projectImage(ctx, archive, projectImage{target: "weft-target", version: version, baseArg: "TARGET_BASE", base: base})
-}
-
-func (b *Builder) fakeTargetLayer(ctx context.Context) ([]byte, error) {
-	program := filepath.Join(b.Repo, "bin", "fake-nvmf-tgt")
-	if err := b.goBuild(ctx, b.moduleDir(), "-s -w", program, fakeTarget); err != nil {
-		return nil, err
-	}
-	return programLayer(program, targetProgram)
 }
 
 // packedTargetImage is what `make image-target NVMF_TGT=program` makes.

@@ -4,12 +4,7 @@ package build
 
 import (
 	"context"
-	"os"
 	"path/filepath"
-	"runtime"
-	"strings"
-
-	"github.com/weft-storage/weft/hack/imagefile"
 )
 
 const (
@@ -56,64 +51,22 @@ func (b *Builder) Velero(ctx context.Context) (Velero, error) {
 	}
 	path := func(p program) string { return b.Cache.Path(filepath.Join(rel, p.name)) }
 	out := Velero{Program: path(velero), Plugin: "velero/velero-plugin-for-aws:" + pluginVersion}
-	for _, image := range []onTools{
-		{ref: "docker.io/velero/velero:" + version, name: "velero", files: []file{{"velero", path(velero)}}},
+	for _, im := range []image{
+		{name: "velero", refs: []string{"docker.io/velero/velero:" + version}, files: []file{{name: "velero", from: path(velero)}}},
 		{
-			ref: "docker.io/" + out.Plugin, name: "velero-plugin-for-aws",
-			files: []file{{"plugins/velero-plugin-for-aws", path(plugin)}, {"usr/bin/cp-plugin", path(copier)}},
+			name: "velero-plugin-for-aws", refs: []string{"docker.io/" + out.Plugin},
+			files: []file{{name: "plugins/velero-plugin-for-aws", from: path(plugin)}, {name: "usr/bin/cp-plugin", from: path(copier)}},
 			// As its maker's image does: an init container of Velero's server copies the plugin to a volume.
 			entrypoint: []string{"/usr/bin/cp-plugin", "/plugins/velero-plugin-for-aws", "/target/velero-plugin-for-aws"},
 		},
-		{ref: S3Image, name: "s3", files: []file{{"usr/bin/versitygw", path(s3)}}},
+		{name: "s3", refs: []string{S3Image}, files: []file{{name: "usr/bin/versitygw", from: path(s3)}}},
 	} {
-		archive, err := b.onToolsImage(ctx, image)
+		im.onTools = true
+		archive, err := b.makeImage(ctx, im)
 		if err != nil {
 			return Velero{}, err
 		}
 		out.Archives = append(out.Archives, archive)
 	}
 	return out, nil
-}
-
-// onTools is an image of programs on top of ToolsImage's layer, which nodes have.
-type onTools struct {
-	// name is that of the archive in the cache.
-	ref, name  string
-	files      []file
-	entrypoint []string
-}
-
-// file of an image, and the file of this machine that it is made from.
-type file struct{ name, from string }
-
-// onToolsImage returns the archive of the image.
-func (b *Builder) onToolsImage(ctx context.Context, image onTools) (string, error) {
-	root, err := b.baseArchive(ctx)
-	if err != nil {
-		return "", err
-	}
-	// What begins with a slash would stand for a file of this machine.
-	parts := []string{filepath.Base(root), image.ref, runtime.GOARCH, "entrypoint " + strings.Join(image.entrypoint, " ")}
-	for _, f := range image.files {
-		parts = append(parts, f.name, f.from)
-	}
-	key, err := Key(parts...)
-	if err != nil {
-		return "", err
-	}
-	return b.Cache.Ensure(ctx, "image-"+image.name+"-"+key+".tar", func(_ context.Context, tmp string) error {
-		base, err := os.ReadFile(root)
-		if err != nil {
-			return err
-		}
-		var layer imagefile.Layer
-		for _, f := range image.files {
-			layer.File(f.name, f.from, 0o755)
-		}
-		programs, err := layer.Bytes()
-		if err != nil {
-			return err
-		}
-		return imagefile.Image{Layers: [][]byte{base, programs}, Entrypoint: image.entrypoint}.Write(tmp, image.ref)
-	})
 }
