@@ -34,8 +34,8 @@ type known struct {
 type lvstoreIdentity struct{ uuid, name, base string }
 
 const (
-	// countedFor is how long the number of clusters that lvols have allocated is not asked for again. Whatever else is in
-	// the pools than is known, such as what a process before this one had asked for, is found then, too.
+	// countedFor is how long the number of clusters that lvols have allocated is not asked for again. Whatever else is
+	// in the pools than is known, such as what a process before this one had asked for, is found then, too.
 	countedFor = 20 * time.Second
 	// lateFor is how long calls of a process before this one may still be carried out, as far as looks rely on it.
 	lateFor = 30 * time.Second

@@ -118,7 +118,7 @@ func TestCreationAsksForNothingElse(t *testing.T) {
 // have the volume.
 func TestCreationSeesWhatWasAskedForBefore(t *testing.T) {
 	r, goOn := withClock(t)
-	other := r.machine.file(enginetest.PoolBytes)
+	other := r.file(enginetest.PoolBytes)
 	r.done(r.engine.OpenPools(r.ctx, []engine.Device{r.device, other}))
 	lvstore := r.lvstoreOf(r.create(engine.Source{}, 4*mib))
 	r.glimpse()
