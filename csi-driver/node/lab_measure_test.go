@@ -160,8 +160,8 @@ func (l *lab) allocate(path string, sizeBytes int64) {
 	l.run("dd", "if=/dev/zero", "of="+path, "bs=1M", fmt.Sprintf("count=%d", sizeBytes>>20), "oflag=direct", "status=none")
 }
 
-// TestMeasureEncryption says what an encrypted volume costs against a plain one, both of a target that keeps its data in
-// memory, in requests of 4 KiB. It depends on the processor's instructions for AES, so nothing is asked of it.
+// TestMeasureEncryption says what an encrypted volume costs against a plain one, both of a target that keeps its data
+// in memory, in requests of 4 KiB. It depends on the processor's instructions for AES, so nothing is asked of it.
 func TestMeasureEncryption(t *testing.T) {
 	l := setUpLab(t)
 	dir, port := l.inMemory(), l.port(4450, v1alpha1.TransportTCP)

@@ -238,8 +238,8 @@ func (n *namespace) attr(name string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// ready: the kernel tells the size of a device before it describes its queue. It creates the attributes of a path one by
-// one, the number after those that the path is found by, when the device may be there already, with another path.
+// ready: the kernel tells the size of a device before it describes its queue. It creates the attributes of a path one
+// by one, the number after those that the path is found by, when the device may be there already, with another path.
 func (n *namespace) ready() bool {
 	size, err := n.SizeBytes()
 	_, unknown := n.number(queueBlock)
