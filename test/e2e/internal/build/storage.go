@@ -59,8 +59,8 @@ func (b *Builder) StorageSuite(ctx context.Context) (StorageSuite, error) {
 }
 
 // agnhostImage has the program on top of ToolsImage's layer. Like its maker's image it does nothing when it is given
-// nothing to do. Its shell is bash: the specs are written for busybox's, which has more words than Debian's (let: without
-// it their loops have no end) and other exit codes.
+// nothing to do. Its shell is bash: the specs are written for busybox's, which has more words than Debian's (let:
+// without it their loops have no end) and other exit codes.
 func (b *Builder) agnhostImage(ctx context.Context, agnhost, ref string) (string, error) {
 	return b.makeImage(ctx, image{
 		name: "agnhost", refs: []string{ref}, onTools: true,
