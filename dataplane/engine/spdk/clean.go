@@ -68,7 +68,9 @@ func (s *session) distrust(st *store, devices ...string) {
 		clean := p.clean()
 		t := &trust{known: clean || p.signed(), open: true, inherited: !clean}
 		if !p.served() && !p.signed() {
-			clean = clean && p.TotalBytes-p.FreeBytes == p.ownBytes()
+			used, own := p.TotalBytes-p.FreeBytes, p.ownBytes()
+			clean = clean && used == own
+			t.inherited = t.inherited || used < own // some have the same clusters
 			if !clean || p.has(func(l *lvol) bool { return l.base != "" }) {
 				t.err = s.hold(p, clean)
 				t.known, t.open = t.err == nil, false
@@ -282,7 +284,8 @@ func (s *session) hasUnlisted(p *pool) bool {
 // mayCertify says whether a pool may get its mark again.
 func (s *session) mayCertify(p *pool) bool {
 	t := s.life.trust[p.Device]
-	return p.Err == nil && t != nil && t.known && !p.clean() && s.leaving[p.Device] == 0 && !s.life.uncleared[p.Device]
+	return p.Err == nil && t != nil && t.known && !p.clean() && s.leaving[p.Device] == 0 && !s.life.uncleared[p.Device] &&
+		!p.has(func(l *lvol) bool { return s.life.halfMerged[l.bdev] })
 }
 
 // certify a pool from which nothing is being deleted: it is clean when every allocated cluster is that of an lvol. Then

@@ -254,9 +254,7 @@ func (s *session) clear(l *lvol) (done bool, err error) {
 	} else {
 		_, err = spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevLvolDelete{Name: l.bdev})
 	}
-	if err != nil && !errors.Is(err, spdkrpc.ErrBusy) && !errors.Is(err, spdkrpc.ErrNotFound) { // which are said before anything is written
-		s.halfMerge(l)
-	}
+	s.deleted(l, err)
 	switch {
 	case errors.Is(err, spdkrpc.ErrNotFound) && !l.condemned:
 		return false, nil
@@ -266,22 +264,27 @@ func (s *session) clear(l *lvol) (done bool, err error) {
 	return err == nil, err
 }
 
-// halfMerge notes that SPDK failed to merge a snapshot, and may have begun. The processes after this one know it, too.
-func (s *session) halfMerge(l *lvol) {
+// deleted notes how SPDK deleted a snapshot. Where it failed to merge it, it may have begun, and the next process has to
+// know that, too. What it has not answered when the call ends, the next process asks for: see ongoing.
+func (s *session) deleted(l *lvol, err error) {
+	if err == nil || errors.Is(err, spdkrpc.ErrBusy) || errors.Is(err, spdkrpc.ErrNotFound) { // which are said before anything is written
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.life.conn != s.conn {
 		return
 	}
-	target, err := s.target()
+	var failed *spdkrpc.Error
+	answered := errors.As(err, &failed)
 	for _, into := range l.clonesOf() {
 		s.life.halfMerged[into.bdev] = true
-		if err == nil {
-			err = s.failedMerges().write(into.bdev, ongoing{Merges: l.name, Target: target})
+		if !answered {
+			continue
 		}
-	}
-	if err != nil {
-		logr.FromContextOrDiscard(s.ctx).Error(err, "Only this process knows that SPDK failed to merge a snapshot", "snapshot", l.id)
+		if err := s.recordFailedMerge(into, l); err != nil {
+			logr.FromContextOrDiscard(s.ctx).Error(err, "Only this process knows that SPDK failed to merge a snapshot", "snapshot", l.id)
+		}
 	}
 }
 

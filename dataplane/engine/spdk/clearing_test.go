@@ -5,6 +5,7 @@ package spdk_test
 import (
 	"context"
 	"encoding/json"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -200,16 +201,35 @@ func TestMergesThatWereCutOffAreEndedFirst(t *testing.T) {
 	r.Expect(r.clean()).To(BeTrue())
 }
 
+// merging is a rig with a volume into which a deleted snapshot is to be merged.
+func merging(t *testing.T) (*rig, *spdktest.Target, engine.ID) {
+	r, fake := newFakeRig(t)
+	volume := r.create(engine.Source{}, 16*mib)
+	check(t, fake.Write(r.lvols()[string(volume)].Alias, 0, 4))
+	r.done(r.engine.DeleteSnapshots(r.ctx, []engine.ID{r.snap(volume)}))
+	return r, fake, volume
+}
+
+// failedMerge is SPDK's answer to the deletion of a snapshot, before or after it did anything.
+func failedMerge(when spdktest.When) spdktest.Fault {
+	return spdktest.Fault{Method: "bdev_lvol_delete", When: when, Match: notTheMark, Error: &spdktest.AnswerError{Code: -5, Message: "Input/output error"}}
+}
+
+// failedMerges are the files about merges that SPDK did not finish.
+func (r *rig) failedMerges() []string {
+	r.t.Helper()
+	files, err := filepath.Glob(filepath.Join(filepath.Dir(r.socket()), "failed-merges", "*"))
+	check(r.t, err)
+	return files
+}
+
 // TestVolumeIntoWhichAMergeFailedStays until the target's next start: SPDK may have given it clusters that the snapshot
 // still has.
 func TestVolumeIntoWhichAMergeFailedStays(t *testing.T) {
-	for next, then := range map[string]func(*rig){"this process": func(*rig) {}, "the process after it": (*rig).killed} {
-		t.Run(next, func(t *testing.T) {
-			r, fake := newFakeRig(t)
-			volume := r.create(engine.Source{}, 16*mib)
-			check(t, fake.Write(r.lvols()[string(volume)].Alias, 0, 4))
-			r.done(r.engine.DeleteSnapshots(r.ctx, []engine.ID{r.snap(volume)}))
-			fake.Inject(spdktest.Fault{Method: "bdev_lvol_delete", Match: notTheMark, Error: &spdktest.AnswerError{Code: -5, Message: "Input/output error"}})
+	for who, then := range map[string]func(*rig){"this process": func(*rig) {}, "the process after it": (*rig).killed} {
+		t.Run(who, func(t *testing.T) {
+			r, fake, volume := merging(t)
+			fake.Inject(failedMerge(spdktest.Before))
 			_, err := r.engine.Clear(r.ctx, r.device.ID)
 			r.Expect(err).To(MatchError(ContainSubstring("Input/output error")))
 			then(r)
@@ -219,6 +239,47 @@ func TestVolumeIntoWhichAMergeFailedStays(t *testing.T) {
 			r.restarted()
 			r.Expect(r.lvols()).To(BeEmpty())
 			r.Expect(r.clean()).To(BeTrue())
+		})
+	}
+}
+
+// TestPoolInWhichAMergeFailedIsNotClean, for the next process neither: SPDK may have copied the map, and lists the
+// snapshot no more, so that all clusters seem to be somebody's.
+func TestPoolInWhichAMergeFailedIsNotClean(t *testing.T) {
+	for who, then := range map[string]func(*rig){"this process": func(*rig) {}, "the process after it": (*rig).killed} {
+		t.Run(who, func(t *testing.T) {
+			r, fake, _ := merging(t)
+			fake.Inject(failedMerge(spdktest.After))
+			_, err := r.engine.Clear(r.ctx, r.device.ID)
+			r.Expect(err).To(MatchError(ContainSubstring("Input/output error")))
+			then(r)
+			r.done(r.engine.OpenPools(r.ctx, []engine.Device{r.device}))
+			for range 2 {
+				r.clear()
+				r.state()
+			}
+			r.Expect(r.clean()).To(BeFalse())
+		})
+	}
+}
+
+// TestMergeThatNobodyWaitsFor: the process is told to end while SPDK clears what the snapshot had. The next one clears
+// the volume, unless SPDK has failed.
+func TestMergeThatNobodyWaitsFor(t *testing.T) {
+	for outcome, fails := range map[string]bool{"succeeds": false, "fails": true} {
+		t.Run(outcome, func(t *testing.T) {
+			r, fake, volume := merging(t)
+			if fails {
+				fake.Inject(failedMerge(spdktest.After))
+			}
+			r.clearedSlowly(fake, volume)()
+			r.Eventually(func() bool { return len(r.failedMerges()) > 0 }).Should(Equal(fails))
+			r.killed()
+			r.done(r.engine.OpenPools(r.ctx, []engine.Device{r.device}))
+			r.Eventually(func() []error { return r.engine.DeleteVolumes(r.ctx, []engine.ID{volume}) }).Should(HaveEach(BeNil()))
+			r.clear()
+			_, stays := r.lvols()["x-"+string(volume)]
+			r.Expect(stays).To(Equal(fails))
 		})
 	}
 }

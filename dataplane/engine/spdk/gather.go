@@ -35,7 +35,7 @@ func (e *Engine) gather(ctx context.Context, look func(*session) (*store, *netwo
 	s.readmitLeft() //nolint:contextcheck // by the session's
 	began := s.config.Now()
 	st, n, err := look(s)
-	if err == nil && st.counted.Before(began) && s.clears(st) {
+	if err == nil && st.counted.Before(began) && s.seemsToClear(st) {
 		s.recount() // what hosts have written since would count as what is being cleared
 		st, n, err = look(s)
 	}
@@ -69,7 +69,7 @@ func (e *Engine) gather(ctx context.Context, look func(*session) (*store, *netwo
 	return state, nil
 }
 
-// clears says whether anything in the pools seems to be overwritten.
-func (s *session) clears(st *store) bool {
+// seemsToClear says whether, by this store, anything in the pools is being overwritten.
+func (s *session) seemsToClear(st *store) bool {
 	return slices.ContainsFunc(st.pools, func(p *pool) bool { return st.clearingBytes(p, s.hasUnlisted(p)) > 0 })
 }

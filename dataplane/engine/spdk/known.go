@@ -80,7 +80,7 @@ func (s *session) lookAgain() (*store, *network, error) {
 	return s.lookAtAll()
 }
 
-// glance at what may have changed since the last look. The store is nil where that is not enough.
+// glance at what may have changed since the last look. Where that is not enough, all that it answers is nil.
 func (s *session) glance() (*store, *network, error) {
 	k := s.life.known
 	now := s.config.Now()

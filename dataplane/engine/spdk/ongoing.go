@@ -67,10 +67,13 @@ func sinceBoot() time.Duration {
 	return time.Duration(now.Nano())
 }
 
-// ongoingRecords say what SPDK changes, by the aliases of volumes, and failedMerges what it did not finish, by its own
-// names of volumes: see life.halfMerged.
+// ongoingRecords say what SPDK changes, by the aliases of volumes.
 func (e *Engine) ongoingRecords() records { return e.besideSocket("changing") }
-func (e *Engine) failedMerges() records   { return e.besideSocket("failed-merges") }
+
+// failedMerges say into which volumes SPDK failed to merge a snapshot, by the names of their bdevs: see life.halfMerged.
+// A process that is killed while SPDK merges does not learn that it fails, and nor does the next one: SPDK lists the
+// snapshot no more either way.
+func (e *Engine) failedMerges() records { return e.besideSocket("failed-merges") }
 
 // target that is there now: each makes its socket itself.
 func (e *Engine) target() (string, error) {
@@ -149,33 +152,47 @@ func (e *Engine) isRecalled() error {
 	return nil
 }
 
-// recorded changes by the target that is there now, by what they are of. The records of others are removed.
+// recorded changes by the target that is there now, by the records' names. All others are removed.
 func (s *session) recorded(r records) (map[string]ongoing, error) {
 	target, err := s.target()
 	if err != nil {
 		return nil, err
 	}
-	volumes, err := r.of()
+	names, err := r.of()
 	if err != nil {
 		return nil, err
 	}
 	all := map[string]ongoing{}
-	for _, volume := range volumes {
+	for _, name := range names {
 		var o ongoing
 		var unread *fs.PathError
-		err := r.read(volume, &o)
+		err := r.read(name, &o)
 		switch {
 		case errors.As(err, &unread):
 			return nil, err
 		case err != nil || o.Target != target: // one that was not written whole had not begun
-			if err := r.remove(volume); err != nil {
+			if err := r.remove(name); err != nil {
 				return nil, err
 			}
 		default:
-			all[volume] = o
+			all[name] = o
 		}
 	}
 	return all, nil
+}
+
+// recordFailedMerge of a snapshot into a volume. Once the target is lost, it means nothing.
+func (s *session) recordFailedMerge(into, snapshot *lvol) error {
+	target, err := s.target()
+	select {
+	case <-s.conn.Lost():
+		return nil
+	default:
+	}
+	if err != nil {
+		return err
+	}
+	return s.failedMerges().write(into.bdev, ongoing{Merges: snapshot.name, Target: target})
 }
 
 // outlive a change that another process began. It fails only where the connection is lost before.

@@ -286,6 +286,7 @@ func (s *session) merge(l, into *lvol) (busy, err error) {
 		pending := spdkrpc.Start(on.ctx, on.conn, spdkrpc.BdevLvolDelete{Name: l.bdev})
 		go func() {
 			_, err := pending.Wait()
+			on.deleted(l, err) // also when nobody waits any more
 			done <- err
 		}()
 		return done

@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 )
 
-// records are files in one folder about subsystems, by their NQNs, or volumes, by their aliases: what the process after
-// this one has to know.
+// records are files in one folder about subsystems or volumes, by their names: what the process after this one has to
+// know.
 type records struct{ dir string }
 
 // besideSocket of the target are records on a memory filesystem, which mean nothing after a reboot.
@@ -19,24 +19,24 @@ func (e *Engine) besideSocket(folder string) records {
 	return records{e.path(filepath.Dir(e.config.Socket), folder)}
 }
 
-func (r records) path(nqn string) string { return filepath.Join(r.dir, url.PathEscape(nqn)) }
+func (r records) path(name string) string { return filepath.Join(r.dir, url.PathEscape(name)) }
 
-// of which subsystems there are any.
+// of which names there are any.
 func (r records) of() ([]string, error) {
 	entries, err := os.ReadDir(r.dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
-	var nqns []string
+	var names []string
 	for _, e := range entries {
-		if nqn, err := url.PathUnescape(e.Name()); err == nil {
-			nqns = append(nqns, nqn)
+		if name, err := url.PathUnescape(e.Name()); err == nil {
+			names = append(names, name)
 		}
 	}
-	return nqns, nil
+	return names, nil
 }
 
-func (r records) write(nqn string, content any) error {
+func (r records) write(name string, content any) error {
 	if err := os.MkdirAll(r.dir, 0o700); err != nil {
 		return err
 	}
@@ -44,12 +44,12 @@ func (r records) write(nqn string, content any) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(r.path(nqn), data, 0o600)
+	return os.WriteFile(r.path(name), data, 0o600)
 }
 
 // read what was written last. A record is empty where that was cut off, and content stays as it is.
-func (r records) read(nqn string, content any) error {
-	data, err := os.ReadFile(r.path(nqn))
+func (r records) read(name string, content any) error {
+	data, err := os.ReadFile(r.path(name))
 	if err != nil || len(data) == 0 {
 		return err
 	}
@@ -57,8 +57,8 @@ func (r records) read(nqn string, content any) error {
 }
 
 // remove a record, which may be gone.
-func (r records) remove(nqn string) error {
-	if err := os.Remove(r.path(nqn)); err != nil && !errors.Is(err, os.ErrNotExist) {
+func (r records) remove(name string) error {
+	if err := os.Remove(r.path(name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	return nil

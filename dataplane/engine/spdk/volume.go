@@ -162,13 +162,16 @@ func (c *creation) touches() []*lvol {
 func (c *creation) alias(name string) string { return c.pool.lvstore + "/" + name }
 
 // readStoreFor new volumes. Blank ones depend on nothing that hosts write. So for them a glance is enough, which also
-// sees what a process before this one had asked for in another pool.
+// sees what a process before this one had asked for in another pool, and is done.
 func (s *session) readStoreFor(volumes []engine.VolumeSpec) (*store, error) {
 	if !slices.ContainsFunc(volumes, func(v engine.VolumeSpec) bool { return v.Source != engine.Source{} }) {
 		s.recount()
 		st, _, err := s.glance()
-		if err != nil || st != nil && !slices.ContainsFunc(st.rest, (*lvol).unfinished) {
-			return st, err
+		if err != nil {
+			return nil, err
+		}
+		if st != nil && !slices.ContainsFunc(st.rest, (*lvol).unfinished) {
+			return st, nil
 		}
 	}
 	return s.readFinishedStore()
