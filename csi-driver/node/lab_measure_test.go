@@ -91,6 +91,9 @@ func perSecond(path string, write bool, depth int) (float64, error) {
 	begun, done := time.Now().Add(measureRamp), 0
 	for time.Since(begun) < measureTime {
 		got, _, errno := unix.Syscall6(unix.SYS_IO_GETEVENTS, uintptr(context), 1, uintptr(depth), uintptr(unsafe.Pointer(&events[0])), 0, 0)
+		if errno == unix.EINTR { // Go's runtime has interrupted it
+			continue
+		}
 		if errno != 0 {
 			return 0, errno
 		}
