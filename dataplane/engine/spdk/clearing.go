@@ -150,12 +150,15 @@ func (e *Engine) choose(ctx context.Context, device string) (*session, *pool, []
 		return nil, nil, nil, nil
 	}
 	p := st.pools[at]
+	if err := s.forgetMerged(p); err != nil {
+		return nil, nil, nil, err
+	}
 	var held, snapshots, condemned, volumes []*lvol
 	garbage := st.garbage()
 	for _, i := range independent(garbage, s.cutOff) {
 		l := garbage[i]
 		switch {
-		case l.pool != p || l.unfinished() || s.life.halfMerged[l.bdev]:
+		case l.pool != p || l.unfinished() || s.life.halfMerged[l.bdev] || s.isSevered(l):
 		case l.kind == freeLvol:
 			held = append(held, l)
 		case l.condemned:
@@ -262,30 +265,6 @@ func (s *session) clear(l *lvol) (done bool, err error) {
 		_, err = spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevLvolDelete{Name: l.pool.lvols[markName(l.id)].bdev})
 	}
 	return err == nil, err
-}
-
-// deleted notes how SPDK deleted a snapshot. Where it failed to merge it, it may have begun, and the next process has to
-// know that, too. What it has not answered when the call ends, the next process asks for: see ongoing.
-func (s *session) deleted(l *lvol, err error) {
-	if err == nil || errors.Is(err, spdkrpc.ErrBusy) || errors.Is(err, spdkrpc.ErrNotFound) { // which are said before anything is written
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.life.conn != s.conn {
-		return
-	}
-	var failed *spdkrpc.Error
-	answered := errors.As(err, &failed)
-	for _, into := range l.clonesOf() {
-		s.life.halfMerged[into.bdev] = true
-		if !answered {
-			continue
-		}
-		if err := s.recordFailedMerge(into, l); err != nil {
-			logr.FromContextOrDiscard(s.ctx).Error(err, "Only this process knows that SPDK failed to merge a snapshot", "snapshot", l.id)
-		}
-	}
 }
 
 // tried to clear an lvol; err is why SPDK did not.

@@ -70,11 +70,6 @@ func sinceBoot() time.Duration {
 // ongoingRecords say what SPDK changes, by the aliases of volumes.
 func (e *Engine) ongoingRecords() records { return e.besideSocket("changing") }
 
-// failedMerges say into which volumes SPDK failed to merge a snapshot, by the names of their bdevs: see life.halfMerged.
-// A process that is killed while SPDK merges does not learn that it fails, and nor does the next one: SPDK lists the
-// snapshot no more either way.
-func (e *Engine) failedMerges() records { return e.besideSocket("failed-merges") }
-
 // target that is there now: each makes its socket itself.
 func (e *Engine) target() (string, error) {
 	info, err := os.Stat(e.path(e.config.Socket))
@@ -113,14 +108,10 @@ func (s *session) recall() error {
 	if s.life.recalled {
 		return nil
 	}
-	failed, err := s.recorded(s.failedMerges())
-	if err != nil {
+	if err := s.recallFailedMerges(); err != nil {
 		return err
 	}
-	for bdev := range failed {
-		s.life.halfMerged[bdev] = true
-	}
-	all, err := s.recorded(s.ongoingRecords())
+	all, err := s.recorded()
 	if err != nil {
 		return err
 	}
@@ -152,47 +143,33 @@ func (e *Engine) isRecalled() error {
 	return nil
 }
 
-// recorded changes by the target that is there now, by the records' names. All others are removed.
-func (s *session) recorded(r records) (map[string]ongoing, error) {
+// recorded changes that the target may still carry out, by the aliases of volumes. The records of others are removed.
+func (s *session) recorded() (map[string]ongoing, error) {
 	target, err := s.target()
 	if err != nil {
 		return nil, err
 	}
-	names, err := r.of()
+	aliases, err := s.ongoingRecords().of()
 	if err != nil {
 		return nil, err
 	}
 	all := map[string]ongoing{}
-	for _, name := range names {
+	for _, alias := range aliases {
 		var o ongoing
 		var unread *fs.PathError
-		err := r.read(name, &o)
+		err := s.ongoingRecords().read(alias, &o)
 		switch {
 		case errors.As(err, &unread):
 			return nil, err
 		case err != nil || o.Target != target: // one that was not written whole had not begun
-			if err := r.remove(name); err != nil {
+			if err := s.ongoingRecords().remove(alias); err != nil {
 				return nil, err
 			}
 		default:
-			all[name] = o
+			all[alias] = o
 		}
 	}
 	return all, nil
-}
-
-// recordFailedMerge of a snapshot into a volume. Once the target is lost, it means nothing.
-func (s *session) recordFailedMerge(into, snapshot *lvol) error {
-	target, err := s.target()
-	select {
-	case <-s.conn.Lost():
-		return nil
-	default:
-	}
-	if err != nil {
-		return err
-	}
-	return s.failedMerges().write(into.bdev, ongoing{Merges: snapshot.name, Target: target})
 }
 
 // outlive a change that another process began. It fails only where the connection is lost before.

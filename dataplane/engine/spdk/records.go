@@ -44,7 +44,12 @@ func (r records) write(name string, content any) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(r.path(name), data, 0o600)
+	f, err := os.OpenFile(r.path(name), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	return errors.Join(err, f.Sync(), f.Close())
 }
 
 // read what was written last. A record is empty where that was cut off, and content stays as it is.
