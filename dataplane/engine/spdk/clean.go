@@ -81,6 +81,7 @@ func (s *session) distrust(st *store, devices ...string) {
 		}
 		s.life.trust[p.Device] = t
 		if s.life.fresh[p.Device] {
+			s.judgeMerges(p, true)
 			s.sweepMarks(st, p)
 			delete(s.life.fresh, p.Device)
 		}
@@ -285,7 +286,7 @@ func (s *session) hasUnlisted(p *pool) bool {
 func (s *session) mayCertify(p *pool) bool {
 	t := s.life.trust[p.Device]
 	return p.Err == nil && t != nil && t.known && !p.clean() && s.leaving[p.Device] == 0 && !s.life.uncleared[p.Device] &&
-		!p.has(func(l *lvol) bool { return s.life.halfMerged[l.bdev] })
+		p.deletes() == nil && !p.has(func(l *lvol) bool { return s.life.halfMerged[l.bdev] })
 }
 
 // certify a pool from which nothing is being deleted: it is clean when every allocated cluster is that of an lvol. Then

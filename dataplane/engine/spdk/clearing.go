@@ -150,15 +150,12 @@ func (e *Engine) choose(ctx context.Context, device string) (*session, *pool, []
 		return nil, nil, nil, nil
 	}
 	p := st.pools[at]
-	if err := s.forgetMerged(p); err != nil {
-		return nil, nil, nil, err
-	}
 	var held, snapshots, condemned, volumes []*lvol
 	garbage := st.garbage()
 	for _, i := range independent(garbage, s.cutOff) {
 		l := garbage[i]
 		switch {
-		case l.pool != p || l.unfinished() || s.life.halfMerged[l.bdev] || s.isSevered(l):
+		case l.pool != p || l.unfinished() || s.life.halfMerged[l.bdev]:
 		case l.kind == freeLvol:
 			held = append(held, l)
 		case l.condemned:
@@ -177,6 +174,13 @@ func (e *Engine) choose(ctx context.Context, device string) (*session, *pool, []
 		snapshots = snapshots[at:]
 	}
 	chosen := slices.Concat(held, snapshots[:min(1, len(snapshots))], condemned, volumes)
+	s.judgeMerges(p, false)
+	if err := p.deletes(); err != nil {
+		if len(held) == 0 && len(chosen) > 0 {
+			return nil, nil, nil, err
+		}
+		chosen = held
+	}
 	if len(chosen) == 0 {
 		if !s.mayCertify(p) {
 			return nil, nil, nil, nil

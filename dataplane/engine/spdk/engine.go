@@ -140,9 +140,6 @@ type life struct {
 	// halfMerged are SPDK's names of lvols into which it failed to merge a snapshot, which it does not list until its
 	// next start. Both may have the same clusters, so they stay until then.
 	halfMerged map[string]bool
-	// severed are snapshots, by their aliases, that a target before this one failed to merge, and the names of the
-	// lvols' bdevs that may have their clusters. See merges.go.
-	severed map[string]string
 	// left are hosts that were taken away, by their subsystems' NQNs, of which it is unknown whether they are gone.
 	left map[string][]spdkrpc.AllowedHost
 	// known is what the last look found; nil when that says nothing of the present.
@@ -172,7 +169,7 @@ func (e *Engine) begin(ctx context.Context) (s *session, end func(), err error) 
 	}
 	// A call that has no connection says nothing of the one that there is.
 	if err == nil && e.life.conn != conn {
-		e.life = life{conn: conn, began: e.config.Now(), uncleared: map[string]bool{}, condemned: condemned{}, trust: map[string]*trust{}, fresh: map[string]bool{}, asked: map[string]*asking{}, checks: map[string]*asking{}, waking: map[string]*asking{}, changing: map[string]*asking{}, halfMerged: map[string]bool{}, severed: map[string]string{}}
+		e.life = life{conn: conn, began: e.config.Now(), uncleared: map[string]bool{}, condemned: condemned{}, trust: map[string]*trust{}, fresh: map[string]bool{}, asked: map[string]*asking{}, checks: map[string]*asking{}, waking: map[string]*asking{}, changing: map[string]*asking{}, halfMerged: map[string]bool{}}
 	}
 	s = &session{Engine: e, ctx: ctx, conn: conn}
 	if err == nil {

@@ -15,53 +15,51 @@ import (
 )
 
 // When SPDK 26.05 cannot write the metadata of a volume into which it merges a snapshot, it has given the volume the
-// snapshot's clusters and taken its parent away (delete_snapshot_sync_clone_cpl of lib/blob/blobstore.c). It goes on so
-// in memory, lists the snapshot no more, and writes that state with the volume's next change. So two things must not
-// happen:
-//
-//   - Until the target's next start, the volume is not deleted: its clusters could become another's, and the snapshot
-//     has them, too. See life.halfMerged.
-//   - After that, the snapshot is listed again. If the volume is not based on it then, it is not deleted: SPDK would
-//     clear what the volume needs. See life.severed. Its space is lost.
+// snapshot's clusters and pages of extents, and taken its parent away (delete_snapshot_sync_clone_cpl of
+// lib/blob/blobstore.c). It goes on so in memory, lists the snapshot no more, and writes that state with the volume's
+// next change. Whatever is deleted then, of the two and of what was made of them, takes something from what stays. So
+// nothing is deleted from a pool in which a merge has failed. That is on record on the node until the volume is
+// listed as based on the snapshot, as if the merge had never begun, or the pool is opened again, and the snapshot is
+// gone.
 
 // failedMerge of a snapshot.
 type failedMerge struct {
 	// Into is the volume, by the name of its bdev.
 	Into string `json:"into"`
-	// Target that failed.
-	Target string `json:"target"`
 }
 
-// failedMerges by the aliases of snapshots. They outlast the target, and the node's next start. A process that is
-// killed while SPDK merges does not learn that it fails, and nor does the next one: the snapshot is not listed either
-// way.
+// failedMerges by the aliases of snapshots. A process that is killed while SPDK merges does not learn that it fails,
+// and nor does the next one: the snapshot is not listed either way.
 func (e *Engine) failedMerges() records {
 	return records{e.path(e.config.StateDir, "spdk/failed-merges")}
 }
 
-// recallFailedMerges of this target and of those before it.
-func (s *session) recallFailedMerges() error {
-	target, err := s.target()
+// readFailedMerges of all pools.
+func (s *session) readFailedMerges(st *store) error {
+	aliases, err := s.failedMerges().of()
 	if err != nil {
-		return err
+		return fmt.Errorf("list failed merges: %w", err)
 	}
-	snapshots, err := s.failedMerges().of()
-	if err != nil {
-		return err
-	}
-	for _, alias := range snapshots {
-		var m failedMerge
-		var unread *fs.PathError
-		if err := s.failedMerges().read(alias, &m); errors.As(err, &unread) {
-			return err
-		}
-		if m.Target == target {
-			s.life.halfMerged[m.Into] = true
-		} else { // also if it was not written whole: then no volume is known
-			s.life.severed[alias] = m.Into
+	for _, alias := range aliases {
+		lvstore, name, _ := strings.Cut(alias, "/")
+		for _, p := range st.pools {
+			if p.lvstore == lvstore {
+				p.unmerged = append(p.unmerged, name)
+			}
 		}
 	}
 	return nil
+}
+
+// errUnmerged: nothing may be deleted from a pool.
+var errUnmerged = errors.New("SPDK failed to delete a snapshot, so nothing is deleted from its pool. Restart the target; if this is said again, move the volumes to other drives, and erase this one")
+
+// deletes fails with errUnmerged where nothing may be deleted from a pool.
+func (p *pool) deletes() error {
+	if len(p.unmerged) == 0 {
+		return nil
+	}
+	return fmt.Errorf("pool %s, snapshot %s: %w", p.Device, p.unmerged[0], errUnmerged)
 }
 
 // deleted notes how SPDK deleted a snapshot. Where it failed to merge it, it may have begun, and the next process has
@@ -75,44 +73,43 @@ func (s *session) deleted(l *lvol, err error) {
 	if s.life.conn != s.conn {
 		return
 	}
+	var said *spdkrpc.Error
 	for _, into := range l.clonesOf() {
 		s.life.halfMerged[into.bdev] = true
-		if err := s.recordFailedMerge(into, l, err); err != nil {
+		if !errors.As(err, &said) {
+			continue
+		}
+		if err := s.failedMerges().writeDurably(l.alias(), failedMerge{Into: into.bdev}); err != nil {
 			logr.FromContextOrDiscard(s.ctx).Error(err, "Only this process knows that SPDK failed to merge a snapshot", "snapshot", l.id)
 		}
 	}
 }
 
-// recordFailedMerge of a snapshot into a volume, if SPDK has said so.
-func (s *session) recordFailedMerge(into, snapshot *lvol, failure error) error {
-	var said *spdkrpc.Error
-	if !errors.As(failure, &said) {
-		return nil
-	}
-	target, err := s.target()
-	if err != nil {
-		return err
-	}
-	return s.failedMerges().write(snapshot.alias(), failedMerge{Into: into.bdev, Target: target})
+// judgeMerges that failed in a pool. If it is fresh, SPDK lists all that is in it. What cannot be forgotten does no
+// harm.
+func (s *session) judgeMerges(p *pool, fresh bool) {
+	p.unmerged = slices.DeleteFunc(p.unmerged, func(name string) bool {
+		undone, err := s.isUndone(p, name, fresh)
+		if err == nil && undone {
+			err = s.failedMerges().remove(p.lvstore + "/" + name)
+		}
+		if err != nil {
+			logr.FromContextOrDiscard(s.ctx).Error(err, "Cannot judge a merge that failed", "snapshot", name, "device", p.Device)
+		}
+		return err == nil && undone
+	})
 }
 
-// isSevered says whether a volume may have the clusters of this snapshot, and is not based on it.
-func (s *session) isSevered(l *lvol) bool {
-	into, failed := s.life.severed[l.alias()]
-	return failed && !slices.ContainsFunc(l.clonesOf(), func(of *lvol) bool { return of.bdev == into || into == "" })
-}
-
-// forgetMerged snapshots that are gone from a pool: the target has merged them since.
-func (s *session) forgetMerged(p *pool) error {
-	for alias := range s.life.severed {
-		lvstore, name, _ := strings.Cut(alias, "/")
-		if lvstore != p.lvstore || p.lvols[name] != nil {
-			continue
-		}
-		if err := s.failedMerges().remove(alias); err != nil {
-			return fmt.Errorf("forget that snapshot %s was not merged: %w", alias, err)
-		}
-		delete(s.life.severed, alias)
+// isUndone says whether the pool is as before a merge, or after it.
+func (s *session) isUndone(p *pool, name string, fresh bool) (bool, error) {
+	l := p.lvols[name]
+	if l == nil {
+		return fresh, nil
 	}
-	return nil
+	var m failedMerge
+	var unread *fs.PathError
+	if err := s.failedMerges().read(p.lvstore+"/"+name, &m); errors.As(err, &unread) {
+		return false, err
+	}
+	return slices.ContainsFunc(l.clonesOf(), func(of *lvol) bool { return of.bdev == m.Into && of.base == name }), nil
 }

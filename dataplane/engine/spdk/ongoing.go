@@ -108,9 +108,6 @@ func (s *session) recall() error {
 	if s.life.recalled {
 		return nil
 	}
-	if err := s.recallFailedMerges(); err != nil {
-		return err
-	}
 	all, err := s.recorded()
 	if err != nil {
 		return err

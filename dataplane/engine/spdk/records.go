@@ -44,12 +44,36 @@ func (r records) write(name string, content any) error {
 	if err != nil {
 		return err
 	}
-	f, err := os.OpenFile(r.path(name), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	return os.WriteFile(r.path(name), data, 0o600)
+}
+
+// writeDurably is write for what has to outlast a loss of power. It is there as a whole, or not at all.
+func (r records) writeDurably(name string, content any) error {
+	data, err := json.Marshal(content)
+	if err == nil {
+		err = os.MkdirAll(r.dir, 0o700)
+	}
+	if err != nil {
+		return err
+	}
+	dir, err := os.Open(r.dir)
+	if err != nil {
+		return err
+	}
+	defer dir.Close() //nolint:errcheck // it is only read
+	temporary := r.dir + ".new"
+	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(data)
-	return errors.Join(err, f.Sync(), f.Close())
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(temporary, r.path(name)); err != nil {
+		return err
+	}
+	return dir.Sync()
 }
 
 // read what was written last. A record is empty where that was cut off, and content stays as it is.

@@ -43,6 +43,8 @@ type pool struct {
 	// clusters for data.
 	clusters int64
 	lvols    map[string]*lvol
+	// unmerged are the names of snapshots that SPDK failed to merge: see merges.go.
+	unmerged []string
 	// reserved metadata pages, and mapped bytes of memory, once they were asked for: see reserveSnapshot.
 	reserved, mapped int64
 }
@@ -200,6 +202,9 @@ func (s *session) finishStore(r storeReading) (*store, error) {
 		if p := byUUID[l.Lvstore.UUID]; p != nil {
 			st.add(&lvol{pool: p, name: l.Name, bdev: l.UUID})
 		}
+	}
+	if err := s.readFailedMerges(st); err != nil {
+		return nil, err
 	}
 	slices.SortFunc(st.pools, func(a, b *pool) int { return cmp.Compare(a.Device, b.Device) })
 	return st, nil

@@ -235,6 +235,9 @@ func (st *store) plan(want engine.VolumeSpec) (*creation, error) {
 		c.grow = want.SizeBytes > source.sizeBytes
 		c.base, c.baseBytes, c.alone = source.name, source.sizeBytes, len(source.clones) == 0
 		if source.kind == volumeLvol {
+			if err := source.pool.deletes(); err != nil { // what lies between them could not be deleted, and may be what was not merged
+				return nil, err
+			}
 			c.base, c.alone = cloneName(want.ID), false
 			// One is there already when an earlier call was interrupted.
 			if is := source.pool.lvols[c.base]; is != nil {
