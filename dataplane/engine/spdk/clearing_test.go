@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -292,6 +293,17 @@ func TestMergeThatNeverBeganIsDoneAgain(t *testing.T) {
 			r.Expect(r.clean()).To(BeTrue())
 		})
 	}
+}
+
+// TestRecordOfAMergeThatWasNotWrittenWhole is none.
+func TestRecordOfAMergeThatWasNotWrittenWhole(t *testing.T) {
+	r, _, volume := merging(t)
+	dir := filepath.Join(r.dir, "state/spdk/failed-merges")
+	check(t, os.MkdirAll(dir, 0o700))
+	check(t, os.WriteFile(filepath.Join(dir, r.lvstoreOf(volume)+"%2Fs-1.new"), []byte(`{"in`), 0o600))
+	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{volume}))
+	r.clear()
+	r.Expect(r.lvols()).NotTo(HaveKey("x-" + string(volume)))
 }
 
 // TestNothingIsDeletedWhereAVolumeLostItsSnapshot: SPDK has written that the volume is based on nothing, and the

@@ -5,7 +5,6 @@ package spdk
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"strings"
 
@@ -107,8 +106,7 @@ func (s *session) isUndone(p *pool, name string, fresh bool) (bool, error) {
 		return fresh, nil
 	}
 	var m failedMerge
-	var unread *fs.PathError
-	if err := s.failedMerges().read(p.lvstore+"/"+name, &m); errors.As(err, &unread) {
+	if err := s.failedMerges().read(p.lvstore+"/"+name, &m); err != nil {
 		return false, err
 	}
 	return slices.ContainsFunc(l.clonesOf(), func(of *lvol) bool { return of.bdev == m.Into && of.base == name }), nil

@@ -8,6 +8,9 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
+
+	"github.com/weft-storage/weft/dataplane/device"
 )
 
 // records are files in one folder about subsystems or volumes, by their names: what the process after this one has to
@@ -29,7 +32,7 @@ func (r records) of() ([]string, error) {
 	}
 	var names []string
 	for _, e := range entries {
-		if name, err := url.PathUnescape(e.Name()); err == nil {
+		if name, err := url.PathUnescape(e.Name()); err == nil && !strings.HasSuffix(name, device.NewSuffix) {
 			names = append(names, name)
 		}
 	}
@@ -37,6 +40,15 @@ func (r records) of() ([]string, error) {
 }
 
 func (r records) write(name string, content any) error {
+	return r.writeBy(func(file string, data []byte) error { return os.WriteFile(file, data, 0o600) }, name, content)
+}
+
+// writeDurably is write for what has to outlast a loss of power.
+func (r records) writeDurably(name string, content any) error {
+	return r.writeBy(device.ReplaceFile, name, content)
+}
+
+func (r records) writeBy(write func(file string, data []byte) error, name string, content any) error {
 	if err := os.MkdirAll(r.dir, 0o700); err != nil {
 		return err
 	}
@@ -44,36 +56,7 @@ func (r records) write(name string, content any) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(r.path(name), data, 0o600)
-}
-
-// writeDurably is write for what has to outlast a loss of power. It is there as a whole, or not at all.
-func (r records) writeDurably(name string, content any) error {
-	data, err := json.Marshal(content)
-	if err == nil {
-		err = os.MkdirAll(r.dir, 0o700)
-	}
-	if err != nil {
-		return err
-	}
-	dir, err := os.Open(r.dir)
-	if err != nil {
-		return err
-	}
-	defer dir.Close() //nolint:errcheck // it is only read
-	temporary := r.dir + ".new"
-	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(temporary, r.path(name)); err != nil {
-		return err
-	}
-	return dir.Sync()
+	return write(r.path(name), data)
 }
 
 // read what was written last. A record is empty where that was cut off, and content stays as it is.
