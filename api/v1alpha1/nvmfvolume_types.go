@@ -476,9 +476,46 @@ const (
 	AccessSharedRead HostAccess = "SharedRead"
 )
 
+// VolumeState tells in one word how a volume is.
+// +kubebuilder:validation:Enum=Creating;Ready;Degraded;Unknown;Unavailable;Lost;Deleting
+type VolumeState string
+
+// States of a volume.
+const (
+	// VolumeCreating: its replicas are being created.
+	VolumeCreating VolumeState = "Creating"
+	// VolumeReady: as many replicas as requested have all data, and nothing is wrong with them.
+	VolumeReady VolumeState = "Ready"
+	// VolumeDegraded: the volume can be used, and something is wrong with it: a replica lacks data or is not served, or
+	// a pool is nearly full.
+	VolumeDegraded VolumeState = "Degraded"
+	// VolumeUnknown: nobody has reported for a while whether a replica that has all data is served.
+	VolumeUnknown VolumeState = "Unknown"
+	// VolumeUnavailable: no replica that has all data is served. Reads and writes wait or fail.
+	VolumeUnavailable VolumeState = "Unavailable"
+	// VolumeLost: the drives lack the data of each replica that is to have all.
+	VolumeLost VolumeState = "Lost"
+	// VolumeDeleting: its replicas are being deleted.
+	VolumeDeleting VolumeState = "Deleting"
+)
+
+// NvmfVolumeStatus is the observed state of the volume. The CSI controller writes it when it changes.
+type NvmfVolumeStatus struct {
+	// State of the volume: Creating, Ready, Degraded, Unknown, Unavailable, Lost or Deleting. It says what storage
+	// nodes and the mirror report. What the node of a pod sees of the volume, such as a lost path, is in the Events.
+	// Absent: the CSI controller has not looked yet.
+	// +optional
+	State VolumeState `json:"state,omitempty"`
+	// Reason for a state other than Ready, such as AgentSilent. `kubectl weft volume` says more. Absent for Ready.
+	// +kubebuilder:validation:MaxLength=64
+	// +optional
+	Reason string `json:"reason,omitempty"`
+}
+
 // NvmfVolume is one volume. Its name is the CSI volume ID. Its data is in its replicas.
 //
 // +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,shortName=nv,categories=weft
 // +kubebuilder:selectablefield:JSONPath=`.spec.target`
 // +kubebuilder:printcolumn:name="Claim namespace",type=string,JSONPath=`.metadata.annotations.weft\.storage/pvc-namespace`
@@ -490,6 +527,8 @@ const (
 // +kubebuilder:printcolumn:name="And on",type=string,JSONPath=`.spec.members[1].node`
 // +kubebuilder:printcolumn:name="Attached to",type=string,JSONPath=`.spec.attachments[0].node`
 // +kubebuilder:printcolumn:name="And to",type=string,JSONPath=`.spec.attachments[1].node`,priority=1
+// +kubebuilder:printcolumn:name="State",type=string,JSONPath=`.status.state`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.reason`,priority=1
 // +kubebuilder:printcolumn:name="Waiting",type=string,JSONPath=`.spec.waiting`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 128",message="the name of an NvmfVolume must be no more than 128 characters, because it is part of an NQN"
@@ -499,6 +538,8 @@ type NvmfVolume struct {
 
 	// +required
 	Spec NvmfVolumeSpec `json:"spec"`
+	// +optional
+	Status NvmfVolumeStatus `json:"status,omitempty"`
 }
 
 // NvmfVolumeList is a list of NvmfVolumes.

@@ -172,9 +172,9 @@ func TestColumns(t *testing.T) {
 			[]any{"fast", "True", "False", "6.12.0", "1Ti", "1Gi", 3.0, 128.0, "AsExpected", "0.1.0"}, ""},
 		// Of a path with several matches the API server shows the first, and of a list its JSON: each replica has a
 		// column of its own.
-		{volume, "nvmfvolumes", "",
-			[]string{"Name", "Claim namespace", "Claim", "Target", "Size", "Replicas", "On", "And on", "Attached to", "And to", "Waiting", "Age"},
-			[]any{"databases", "data", "fast", "1Gi", 2.0, "storage-1", "storage-2", "compute-1", "compute-2", nil}, `
+		{volume, "nvmfvolumes", `status: {state: Degraded, reason: AgentSilent}`,
+			[]string{"Name", "Claim namespace", "Claim", "Target", "Size", "Replicas", "On", "And on", "Attached to", "And to", "State", "Reason", "Waiting", "Age"},
+			[]any{"databases", "data", "fast", "1Gi", 2.0, "storage-1", "storage-2", "compute-1", "compute-2", "Degraded", "AgentSilent", nil}, `
 metadata: {annotations: {weft.storage/pvc-namespace: databases, weft.storage/pvc-name: data}}
 spec:
   replicas: 2
@@ -182,8 +182,8 @@ spec:
   session: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001
   attachments: [{nqn: "nqn.2014-08.org:a", node: compute-1, nodeUID: u, access: SharedRead}, {nqn: "nqn.2014-08.org:b", node: compute-2, nodeUID: u, access: SharedRead}]`},
 		{volume, "nvmfvolumes", "",
-			[]string{"Name", "Claim namespace", "Claim", "Target", "Size", "Replicas", "On", "And on", "Attached to", "And to", "Waiting", "Age"},
-			[]any{nil, nil, "fast", "1Gi", 1.0, "storage-1", nil, nil, nil, nil}, ""},
+			[]string{"Name", "Claim namespace", "Claim", "Target", "Size", "Replicas", "On", "And on", "Attached to", "And to", "State", "Reason", "Waiting", "Age"},
+			[]any{nil, nil, "fast", "1Gi", 1.0, "storage-1", nil, nil, nil, nil, nil, nil}, ""},
 		{replica, "nvmfreplicas", `status: {allocated: 1Mi, hosts: [{nqn: "nqn.2014-08.org:a", node: compute-1, blank: false}], ` + ready + `}`,
 			[]string{"Name", "Volume", "Target", "Node", "Size", "Allocated", "Transport", "And", "Admits", "And admits", "Ready", "Reason", "Age"},
 			[]any{"pvc-1", "fast", "storage-1", "1Gi", "1Mi", "TCP", "RDMA", "compute-1", nil, "True", "AsExpected"}, `spec: {connection: {transports: [TCP, RDMA]}}`},

@@ -75,22 +75,33 @@ func (s *Service) peekReplicas(ctx context.Context, vol *v1alpha1.NvmfVolume) (*
 // problems of a volume, by what the agents say of its replicas and the operator of their nodes.
 func (s *Service) problems(ctx context.Context, vol *replicatedVolume) (server.Problems, error) {
 	var all server.Problems
-	for i, rep := range vol.replicas {
-		if rep == nil {
-			if m := vol.Spec.Members[i]; vol.Spec.Used && vol.DeletionTimestamp == nil {
-				all.Add(server.Degraded, v1alpha1.ReasonVolumeLost, "there is no NvmfReplica "+m.Name+"; it is created again, and its agent then reports whether its data exists")
-			}
-			continue
+	for i := range vol.replicas {
+		p, err := s.problemsOfMember(ctx, vol, i)
+		if err != nil {
+			return nil, err
 		}
-		node := &v1alpha1.NvmfNode{}
-		if err := s.client.Get(ctx, keyOf(rep.Spec.Node), node, client.UnsafeDisableDeepCopy); apierrors.IsNotFound(err) {
-			node = nil
-		} else if err != nil {
-			return nil, fmt.Errorf("read NvmfNode %s: %w", rep.Spec.Node, err)
-		}
-		all = append(all, problemsOf(rep, node)...)
+		all = append(all, p...)
 	}
 	return all, nil
+}
+
+// problemsOfMember are those of one of a volume's replicas.
+func (s *Service) problemsOfMember(ctx context.Context, vol *replicatedVolume, i int) (server.Problems, error) {
+	rep := vol.replicas[i]
+	if rep == nil {
+		var p server.Problems
+		if m := vol.Spec.Members[i]; vol.Spec.Used && vol.DeletionTimestamp == nil {
+			p.Add(server.Degraded, v1alpha1.ReasonVolumeLost, "there is no NvmfReplica "+m.Name+"; it is created again, and its agent then reports whether its data exists")
+		}
+		return p, nil
+	}
+	node := &v1alpha1.NvmfNode{}
+	if err := s.client.Get(ctx, keyOf(rep.Spec.Node), node, client.UnsafeDisableDeepCopy); apierrors.IsNotFound(err) {
+		node = nil
+	} else if err != nil {
+		return nil, fmt.Errorf("read NvmfNode %s: %w", rep.Spec.Node, err)
+	}
+	return problemsOf(rep, node), nil
 }
 
 // problemsOf a replica on its node, nil when there is no such NvmfNode. One that is being made or deleted has none.

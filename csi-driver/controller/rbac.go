@@ -6,6 +6,7 @@ package controller
 // caller is and what it may read.
 //
 // +kubebuilder:rbac:groups=weft.storage,resources=nvmfvolumes;nvmfreplicas,verbs=get;list;watch;create;update;patch;delete
+// +kubebuilder:rbac:groups=weft.storage,resources=nvmfvolumes/status,verbs=patch
 // +kubebuilder:rbac:groups=weft.storage,resources=nvmfmirrors,verbs=get;list;watch;create;update;delete
 // +kubebuilder:rbac:groups=weft.storage,resources=nvmfsnapshots,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=weft.storage,resources=nvmftargets;nvmfnodes,verbs=get;list;watch

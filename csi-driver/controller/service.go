@@ -65,6 +65,8 @@ type Service struct {
 	unsettled workqueue.TypedRateLimitingInterface[string]
 	// describes bounds how many volumes Settle describes again.
 	describes flowcontrol.RateLimiter
+	// states of volumes that are written.
+	states states
 	// untold is what TellEvents has to write Events about.
 	untold workqueue.TypedRateLimitingInterface[happening]
 	// filled tells of each cache, and of what is kept from its events, whether it is complete.
@@ -93,6 +95,7 @@ func New(ctx context.Context, c *Cluster) (*Service, error) {
 		clock:     clock.RealClock{},
 		unsettled: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]()),
 		describes: flowcontrol.NewTokenBucketRateLimiter(describesPerSecond, describesPerSecond),
+		states:    newStates(),
 		untold:    newUntold(),
 	}
 	s.reservations = &reservations{cached: c.GetClient(), clock: s.clock, synced: s.Synced}
@@ -123,7 +126,7 @@ func New(ctx context.Context, c *Cluster) (*Service, error) {
 		{c.GetCache(), &v1alpha1.NvmfReplica{}, s.replicaChanged},
 		{c.GetCache(), &v1alpha1.NvmfMirror{}, s.mirrorChanged},
 		{c.GetCache(), &v1alpha1.NvmfSnapshot{}, s.snapshotChanged},
-		{c.GetCache(), &v1alpha1.NvmfNode{}, s.nodeChanged}, {c.GetCache(), &v1alpha1.NvmfTarget{}, nil}, {c.GetCache(), node, nil},
+		{c.GetCache(), &v1alpha1.NvmfNode{}, func(obj any, gone bool) { s.nodeChanged(ctx, obj, gone) }}, {c.GetCache(), &v1alpha1.NvmfTarget{}, nil}, {c.GetCache(), node, nil},
 		{c.cordoned, node, nil},
 	} {
 		informer, err := watch.in.GetInformer(ctx, watch.obj, cache.BlockUntilSynced(false))
@@ -194,9 +197,10 @@ func (s *Service) snapshotChanged(obj any, gone bool) {
 }
 
 // nodeChanged runs after the cache has taken in the change.
-func (s *Service) nodeChanged(obj any, gone bool) {
+func (s *Service) nodeChanged(ctx context.Context, obj any, gone bool) {
 	if node, ok := obj.(*v1alpha1.NvmfNode); ok {
 		s.reservations.nodeChanged(node, gone)
+		s.nodeJudged(ctx, node, gone)
 	}
 }
 

@@ -80,7 +80,7 @@ func (s *Service) Settle(ctx context.Context) {
 	}
 }
 
-// settle a volume, if the cache shows that there is something to do.
+// settle a volume, if the cache shows that there is something to do, and tell its state.
 func (s *Service) settle(ctx context.Context, id string) error {
 	vol, err := s.volumes.get(ctx, s.client, id)
 	if err != nil {
@@ -97,35 +97,40 @@ func (s *Service) settle(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	unlisted, err := s.unlisted(ctx, s.client, vol)
+	return errors.Join(s.bringInLine(ctx, seen, record), s.tellState(ctx, seen, record))
+}
+
+// bringInLine with a volume, as the cache shows it, its members and its replicas.
+func (s *Service) bringInLine(ctx context.Context, vol *replicatedVolume, record *mirror.Record) error {
+	unlisted, err := s.unlisted(ctx, s.client, vol.NvmfVolume)
 	if err != nil {
 		return err
 	}
-	due := s.replacementDue(ctx, seen, record)
-	complete := vol.DeletionTimestamp != nil || len(unlisted) == 0 && !due && arranged(seen, record)
-	if complete && settled(seen, record, false) {
-		return s.settleKeys(ctx, seen)
+	due := s.replacementDue(ctx, vol, record)
+	complete := vol.DeletionTimestamp != nil || len(unlisted) == 0 && !due && arranged(vol, record)
+	if complete && settled(vol, record, false) {
+		return s.settleKeys(ctx, vol)
 	}
 	// A call that works on the volume does it all, or leaves the rest for later. None is kept waiting by this one: what
 	// both write, they write only as they read it.
-	if s.locks.taken("volume", id) {
-		s.unsettled.AddAfter(id, s.delay)
+	if s.locks.taken("volume", vol.Name) {
+		s.unsettled.AddAfter(vol.Name, s.delay)
 		return nil
 	}
-	if complete && settled(seen, record, true) && !s.describes.TryAccept() {
-		s.unsettled.AddAfter(id, wait.Jitter(describeLater, 1))
-		return s.settleKeys(ctx, seen)
+	if complete && settled(vol, record, true) && !s.describes.TryAccept() {
+		s.unsettled.AddAfter(vol.Name, wait.Jitter(describeLater, 1))
+		return s.settleKeys(ctx, vol)
 	}
 	if vol.DeletionTimestamp == nil {
-		_, err = s.follow(ctx, vol)
+		_, err = s.follow(ctx, vol.NvmfVolume)
 		if err == nil && !complete {
-			err = s.arrange(ctx, id)
+			err = s.arrange(ctx, vol.Name)
 		}
 	} else {
 		// A replica's end is an event, which brings the volume here again.
 		wctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
-		err = s.waitGone(wctx, vol)
+		err = s.waitGone(wctx, vol.NvmfVolume)
 	}
 	if isNoVolume(err) {
 		return nil
