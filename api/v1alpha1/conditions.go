@@ -226,10 +226,12 @@ const (
 	ReasonPoolNearlyFull       = "PoolNearlyFull"
 	ReasonPoolFull             = "PoolFull"
 	ReasonFilesystemTooSmall   = "FilesystemTooSmall"
-	ReasonUnsupported          = "Unsupported"
-	ReasonQoSFailed            = "QoSFailed"
-	ReasonNotMarked            = "DeletionNotMarked"
-	ReasonUUIDInUse            = "UUIDInUse"
+	// ReasonDeletedDataKept: nothing is deleted from a pool of engine SPDK until a person does what the message says.
+	ReasonDeletedDataKept = "DeletedDataKept"
+	ReasonUnsupported     = "Unsupported"
+	ReasonQoSFailed       = "QoSFailed"
+	ReasonNotMarked       = "DeletionNotMarked"
+	ReasonUUIDInUse       = "UUIDInUse"
 	// ReasonKeysUnreadable: what the keys of a host were sealed to is not this node's key.
 	ReasonKeysUnreadable = "KeysUnreadable"
 	// ReasonKeysRotated: the node's hosts have new keys, and are connected with them.

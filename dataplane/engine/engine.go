@@ -246,6 +246,8 @@ type Pool struct {
 	// NotDurable is nil when every write is acknowledged only once it would survive a loss of the node's power. Else it
 	// says why not, with device.ErrVolatile, or without it why that is not known.
 	NotDurable error
+	// KeepsDeleted is nil when the engine clears what was deleted from the pool. Else it says why not, and what to do.
+	KeepsDeleted error
 }
 
 // RoomParts is the least number of parts that the room of a filesystem is counted in, so that what else is written

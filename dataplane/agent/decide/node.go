@@ -235,6 +235,9 @@ func (d *decider) writesDurable() metav1.Condition {
 	return yes()
 }
 
+// gravityServes is that of a reason of a pool that serves what it has.
+const gravityServes = 2
+
 // gravity of a pool's reason: of several, one that says what is wrong counts more than one of a pool that serves, and
 // that more than "wait".
 func gravity(reason string) int {
@@ -243,8 +246,8 @@ func gravity(reason string) int {
 		return 0
 	case v1alpha1.ReasonPending:
 		return 1
-	case v1alpha1.ReasonPoolNearlyFull, v1alpha1.ReasonFilesystemTooSmall:
-		return 2
+	case v1alpha1.ReasonPoolNearlyFull, v1alpha1.ReasonFilesystemTooSmall, v1alpha1.ReasonDeletedDataKept:
+		return gravityServes
 	default:
 		return 3
 	}

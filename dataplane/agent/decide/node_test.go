@@ -193,6 +193,15 @@ func TestDecidePools(t *testing.T) {
 			node: says{"PoolReady": "False/FilesystemTooSmall", "Ready": "True/AsExpected"},
 		},
 		{
+			name: "one from which nothing is deleted serves",
+			given: func(s *Observed) {
+				filePool(s)
+				s.Target.State.Pools[0].KeepsDeleted = errors.New("nothing is deleted")
+				s.Node.Status.Pools = []v1alpha1.PoolStatus{{Device: "/var/lib/weft/pool.img", Ready: true, Reason: v1alpha1.ReasonDeletedDataKept}}
+			},
+			node: says{"PoolReady": "False/DeletedDataKept", "Ready": "True/AsExpected"},
+		},
+		{
 			name:  "a file is asked for with each new plan, for it may have to grow",
 			given: func(s *Observed) { filePool(s); s.Node.Generation++ },
 			does:  []string{"OpenPools /var/lib/weft/pool.img /var/lib/weft/pool.img"},

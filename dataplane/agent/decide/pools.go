@@ -189,7 +189,7 @@ func (d *decider) toBeOpened(p *pool) bool {
 	}
 	last := d.lastPoolStatus(p.device.ID)
 	return p.device.FileBytes > 0 &&
-		(d.Node.Generation != d.Node.Status.ObservedGeneration || last.Reason != "" && last.Reason != v1alpha1.ReasonFilesystemTooSmall && !last.TakesNothingNew())
+		(d.Node.Generation != d.Node.Status.ObservedGeneration || gravity(last.Reason) != 0 && gravity(last.Reason) != gravityServes && !last.TakesNothingNew())
 }
 
 func (d *decider) lastPoolStatus(device string) v1alpha1.PoolStatus {
@@ -227,6 +227,8 @@ func (d *decider) judgePool(p *pool) (reason, message string) {
 	case p.nearlyFull:
 		return v1alpha1.ReasonPoolNearlyFull, fmt.Sprintf("less than %d%% is free: its volumes stay available, but it accepts no new volumes, snapshots or expansion until more than %d%% is free; "+
 			"delete volumes or snapshots, or add a drive", nearlyFullPercent, roomAgainPercent)
+	case p.held != nil && p.held.KeepsDeleted != nil:
+		return v1alpha1.ReasonDeletedDataKept, p.held.KeepsDeleted.Error()
 	case p.held != nil && p.held.MissingBytes > 0:
 		return v1alpha1.ReasonFilesystemTooSmall, fmt.Sprintf("the filesystem of the file has room for only %d%% of it, and that is all the pool counts; free space there, or enlarge it: "+
 			"once it is full, writes fail", p.held.TotalBytes*100/(p.held.TotalBytes+p.held.MissingBytes))

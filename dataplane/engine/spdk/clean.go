@@ -80,8 +80,8 @@ func (s *session) distrust(st *store, devices ...string) {
 			}
 		}
 		s.life.trust[p.Device] = t
+		s.judgeMerges(p, s.life.fresh[p.Device])
 		if s.life.fresh[p.Device] {
-			s.judgeMerges(p, true)
 			s.sweepMarks(st, p)
 			delete(s.life.fresh, p.Device)
 		}
@@ -286,7 +286,7 @@ func (s *session) hasUnlisted(p *pool) bool {
 func (s *session) mayCertify(p *pool) bool {
 	t := s.life.trust[p.Device]
 	return p.Err == nil && t != nil && t.known && !p.clean() && s.leaving[p.Device] == 0 && !s.life.uncleared[p.Device] &&
-		p.deletes() == nil && !p.has(func(l *lvol) bool { return s.life.halfMerged[l.bdev] })
+		p.deletes() == nil && !p.merging
 }
 
 // certify a pool from which nothing is being deleted: it is clean when every allocated cluster is that of an lvol. Then

@@ -108,7 +108,7 @@ func (e *Engine) clearOnce(ctx context.Context, c *clearing, device string) (cle
 		if s.isOpen(p) {
 			s.pause(begun)
 		}
-		if c.due.Load() { // a snapshot may be among it, and comes first
+		if c.due.Load() || err != nil && l.merges() { // a snapshot may be among it, and comes first
 			s.letGo(chosen[i+1:])
 			break
 		}
@@ -155,7 +155,7 @@ func (e *Engine) choose(ctx context.Context, device string) (*session, *pool, []
 	for _, i := range independent(garbage, s.cutOff) {
 		l := garbage[i]
 		switch {
-		case l.pool != p || l.unfinished() || s.life.halfMerged[l.bdev]:
+		case l.pool != p || l.unfinished():
 		case l.kind == freeLvol:
 			held = append(held, l)
 		case l.condemned:
@@ -175,7 +175,7 @@ func (e *Engine) choose(ctx context.Context, device string) (*session, *pool, []
 	}
 	chosen := slices.Concat(held, snapshots[:min(1, len(snapshots))], condemned, volumes)
 	s.judgeMerges(p, false)
-	if err := p.deletes(); err != nil {
+	if err := p.deletes(); err != nil || p.merging {
 		if len(held) == 0 && len(chosen) > 0 {
 			return nil, nil, nil, err
 		}
@@ -242,11 +242,40 @@ func (e *Engine) idle(lvols ...*lvol) error {
 		if e.busy[l.alias()] {
 			return fmt.Errorf("%w: a snapshot of it or beside it is being deleted", engine.ErrBusy)
 		}
-		if err := e.unchanging(l); err != nil {
+		if err := errors.Join(e.unchanging(l), e.whole(l)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// delete an lvol that is merged into nothing that hosts could write.
+func (s *session) delete(l *lvol) error {
+	if l.merges() {
+		if err := s.beginMerge(l); err != nil {
+			return err
+		}
+	}
+	select {
+	case err := <-s.under(context.WithoutCancel(s.ctx)).startDeletion(l):
+		return err
+	case <-s.ctx.Done():
+		return s.ctx.Err()
+	}
+}
+
+// startDeletion of an lvol. What it merges is noted also when nobody waits for the answer any more.
+func (s *session) startDeletion(l *lvol) <-chan error {
+	done := make(chan error, 1)
+	pending := spdkrpc.Start(s.ctx, s.conn, spdkrpc.BdevLvolDelete{Name: l.bdev})
+	go func() {
+		_, err := pending.Wait()
+		if l.merges() {
+			s.endMerge(l, err)
+		}
+		done <- err
+	}()
+	return done
 }
 
 // clear an lvol that was chosen. One that is condemned and not found, SPDK may only have forgotten.
@@ -259,9 +288,8 @@ func (s *session) clear(l *lvol) (done bool, err error) {
 			return false, nil
 		}
 	} else {
-		_, err = spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevLvolDelete{Name: l.bdev})
+		err = s.delete(l)
 	}
-	s.deleted(l, err)
 	switch {
 	case errors.Is(err, spdkrpc.ErrNotFound) && !l.condemned:
 		return false, nil

@@ -137,9 +137,9 @@ type life struct {
 	// what processes before this one had it change is among them.
 	changing map[string]*asking
 	recalled bool
-	// halfMerged are SPDK's names of lvols into which it failed to merge a snapshot, which it does not list until its
-	// next start. Both may have the same clusters, so they stay until then.
-	halfMerged map[string]bool
+	// merging are the snapshots that SPDK merges for this process, failed those of which it said that it could not,
+	// kept those that stay on record, and relisted those of them that SPDK lists. All are by their aliases.
+	merging, failed, kept, relisted map[string]bool
 	// left are hosts that were taken away, by their subsystems' NQNs, of which it is unknown whether they are gone.
 	left map[string][]spdkrpc.AllowedHost
 	// known is what the last look found; nil when that says nothing of the present.
@@ -169,7 +169,7 @@ func (e *Engine) begin(ctx context.Context) (s *session, end func(), err error) 
 	}
 	// A call that has no connection says nothing of the one that there is.
 	if err == nil && e.life.conn != conn {
-		e.life = life{conn: conn, began: e.config.Now(), uncleared: map[string]bool{}, condemned: condemned{}, trust: map[string]*trust{}, fresh: map[string]bool{}, asked: map[string]*asking{}, checks: map[string]*asking{}, waking: map[string]*asking{}, changing: map[string]*asking{}, halfMerged: map[string]bool{}}
+		e.life = life{conn: conn, began: e.config.Now(), uncleared: map[string]bool{}, condemned: condemned{}, trust: map[string]*trust{}, fresh: map[string]bool{}, asked: map[string]*asking{}, checks: map[string]*asking{}, waking: map[string]*asking{}, changing: map[string]*asking{}, merging: map[string]bool{}, failed: map[string]bool{}, kept: map[string]bool{}, relisted: map[string]bool{}}
 	}
 	s = &session{Engine: e, ctx: ctx, conn: conn}
 	if err == nil {

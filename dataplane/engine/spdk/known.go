@@ -149,7 +149,7 @@ func (s *session) calm() bool {
 			}
 		}
 	}
-	return l.recalled && len(l.uncleared)+len(l.halfMerged)+len(l.condemned)+len(l.left) == 0
+	return l.recalled && len(l.uncleared)+len(l.merging)+len(l.condemned)+len(l.left) == 0
 }
 
 // glanceAge of what was listed at a time: shorter while calls of a process before this one may still be carried out.

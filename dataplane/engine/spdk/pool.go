@@ -425,6 +425,7 @@ func (s *session) makeLvstores(st *store, open []*opening, errs []error) {
 		switch {
 		case errs[i] == nil:
 			logr.FromContextOrDiscard(s.ctx).Info("Created a pool", "device", open[i].ID, "lvstore", open[i].lvstore)
+			s.forgetMerges(open[i].lvstore)
 		case errors.Is(errs[i], spdkrpc.ErrExists), errors.Is(errs[i], context.DeadlineExceeded):
 			errs[i] = fmt.Errorf("%w: its lvstore is being made: %w", engine.ErrBusy, errs[i])
 		}

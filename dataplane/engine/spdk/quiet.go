@@ -281,20 +281,14 @@ func (l *lvol) mergesInto() *lvol {
 // of first writes to clusters either, so hosts wait until that is done, and not for what SPDK clears afterwards. It is
 // busy when their I/O does not end; nothing was deleted then. The caller does not hold mu.
 func (s *session) merge(l, into *lvol) (busy, err error) {
-	deletion := func(on *session) chan error {
-		done := make(chan error, 1)
-		pending := spdkrpc.Start(on.ctx, on.conn, spdkrpc.BdevLvolDelete{Name: l.bdev})
-		go func() {
-			_, err := pending.Wait()
-			on.deleted(l, err) // also when nobody waits any more
-			done <- err
-		}()
-		return done
+	if err := s.beginMerge(l); err != nil {
+		return nil, err
 	}
 	began := false
+	never := func() { s.under(context.WithoutCancel(s.ctx)).endMerge(l, spdkrpc.ErrBusy) }
 	k, busy := s.keepOne(into, ongoing{Merges: l.name}, func(beyond *session) func() error {
 		began = true
-		done := deletion(beyond)
+		done := beyond.startDeletion(l)
 		ctx, cancel := context.WithCancel(beyond.ctx)
 		defer cancel()
 		merged := make(chan struct{})
@@ -311,8 +305,14 @@ func (s *session) merge(l, into *lvol) (busy, err error) {
 		}
 	})
 	if busy != nil {
+		never()
 		return busy, nil
 	}
+	go func() {
+		if <-k.waking.done; !began {
+			never()
+		}
+	}()
 	err = k.wait(s.ctx)
 	select {
 	case <-k.waking.done: // whoever is called next can give the volume to hosts

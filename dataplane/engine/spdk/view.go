@@ -43,8 +43,10 @@ type pool struct {
 	// clusters for data.
 	clusters int64
 	lvols    map[string]*lvol
-	// unmerged are the names of snapshots that SPDK failed to merge: see merges.go.
-	unmerged []string
+	// unmerged are snapshots of which it is not known that SPDK merged them, and merging says that SPDK merges one for
+	// this process: see merges.go.
+	unmerged []unmerged
+	merging  bool
 	// reserved metadata pages, and mapped bytes of memory, once they were asked for: see reserveSnapshot.
 	reserved, mapped int64
 }
@@ -203,7 +205,7 @@ func (s *session) finishStore(r storeReading) (*store, error) {
 			st.add(&lvol{pool: p, name: l.Name, bdev: l.UUID})
 		}
 	}
-	if err := s.readFailedMerges(st); err != nil {
+	if err := s.readMerges(st); err != nil {
 		return nil, err
 	}
 	slices.SortFunc(st.pools, func(a, b *pool) int { return cmp.Compare(a.Device, b.Device) })

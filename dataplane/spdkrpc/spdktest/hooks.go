@@ -114,6 +114,15 @@ func (t *Target) HoldClearing(lvstore string) (goOn func()) {
 	return t.hold(lvstore, func(base *bdev) *bool { return &base.holdsClearing })
 }
 
+// FailIO counts an I/O that the drive under an lvstore has answered with an error.
+func (t *Target) FailIO(lvstore string) {
+	t.do(func() {
+		if s, e := t.app.findStore("", lvstore); e == 0 {
+			s.base.io.failed++
+		}
+	})
+}
+
 func (t *Target) hold(lvstore string, what func(base *bdev) *bool) (goOn func()) {
 	hold := func(holds bool) {
 		t.do(func() {
