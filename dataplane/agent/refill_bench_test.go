@@ -282,10 +282,14 @@ func BenchmarkRefillSPDK(b *testing.B) {
 }
 
 func refillSPDK(b *testing.B, node *spdkNode) {
-	spdk := node.engine()
-	r, target := serving(b, spdk, node.plan, 1000)
+	r, target := serving(b, node.engine(), node.plan, 1000)
+	measureRefill(b, node, r, target)
+}
+
+// measureRefill of a target that was killed, from when it is started again.
+func measureRefill(b *testing.B, node *spdkNode, r *Reconciler, target *timedEngine) {
 	changed := make(chan struct{})
-	go spdk.Watch(b.Context(), func() {
+	go target.Engine.(engine.Watcher).Watch(b.Context(), func() {
 		select {
 		case changed <- struct{}{}:
 		case <-b.Context().Done():
