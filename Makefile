@@ -123,6 +123,20 @@ demo-recording: binaries $(LAB) $(HELM) ## Run the demo, and draw what it printe
 	$(GO) run ./hack/docs record $(RECORDING).cast $(MAKE) --silent demo
 	$(GO) run ./hack/docs draw $(RECORDING).cast $(RECORDING).svg
 
+# From a Prometheus that scrapes weft, such as that of hack/dashboards/lab.sh. DRAW has flags of hack/dashboards/draw.mjs,
+# such as '--range 1h --var node=node1'.
+PROMETHEUS_URL ?=
+DRAW ?=
+CHROMIUM ?= chromium
+DASHBOARDS := fleet target-and-node volume
+.PHONY: dashboard-pictures
+dashboard-pictures: ## Draw the dashboards into docs/figures, with what the Prometheus at PROMETHEUS_URL has; needs node, npm and chromium
+	@[ -n '$(PROMETHEUS_URL)' ] || { echo 'name a Prometheus that scrapes weft: make $@ PROMETHEUS_URL=http://127.0.0.1:9090'; exit 1; }
+	@for program in node npm $(CHROMIUM); do command -v $$program >/dev/null || { echo "there is no $$program in PATH: install it, as with apt-get install nodejs npm chromium"; exit 1; }; done
+	@mkdir -p dist/dashboards && cp hack/dashboards/*.json hack/dashboards/*.mjs hack/dashboards/*.jsx dist/dashboards/
+	cd dist/dashboards && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
+	CHROMIUM=$(CHROMIUM) node dist/dashboards/draw.mjs $(DRAW) $(PROMETHEUS_URL) $(foreach d,$(DASHBOARDS),charts/weft/files/dashboards/$(d).json=docs/figures/dashboard-$(firstword $(subst -, ,$(d))).png)
+
 ##@ Check
 
 # What users and contributors read: hack/docs/language.go has the phrases that it does not use.

@@ -2,6 +2,9 @@ module github.com/weft-storage/weft
 
 go 1.26.8
 
+// What is built there may have packages of others.
+ignore ./dist
+
 require (
 	filippo.io/age v1.3.2
 	github.com/container-storage-interface/spec v1.13.0

@@ -13,7 +13,7 @@ import (
 
 func newImagesCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "images", Short: "Build and load container images"}
-	cmd.AddCommand(newImagesBuildCommand(), newImagesLoadCommand(), newImagesWeftCommand())
+	cmd.AddCommand(newImagesBuildCommand(), newImagesLoadCommand(), newImagesWeftCommand(), newImagesFioCommand())
 	return cmd
 }
 
@@ -62,6 +62,25 @@ func newImagesWeftCommand() *cobra.Command {
 				return err
 			}
 			return l.LoadWeft(cmd.Context(), b)
+		}),
+	}
+}
+
+func newImagesFioCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "fio",
+		Short: "Build " + build.FioImage + ", for pods that make load, and load it into all nodes",
+		Args:  cobra.NoArgs,
+		RunE: inLab(func(cmd *cobra.Command, l *lab.Lab, _ []string) error {
+			b, err := newBuilder()
+			if err != nil {
+				return err
+			}
+			archive, err := b.FioImage(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return l.LoadImages(cmd.Context(), archive)
 		}),
 	}
 }
