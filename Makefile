@@ -263,10 +263,12 @@ test-lab-hosts: $(LAB) ## Run the kernel tests of the node plugin
 	$(MACHINE) down
 
 .PHONY: test-intruders
-test-intruders: $(LAB) ## Attack the kernel's target in a virtual machine, as a stranger and as a host that is admitted
+test-intruders: $(LAB) ## Attack the kernel's target in a virtual machine, as a stranger and as a host that is admitted; try wrong proofs over RDMA
 	$(MACHINE) down
 	$(MACHINE) up --nodes 1 --no-cluster
 	$(call in-machine,./dataplane/engine/nvmet,^TestConformance$$/^Intruders$$,^TestMeasure)
+	# Over TCP, test-lab has them.
+	$(MACHINE) exec node1 -- env WEFT_SLOW_PROOFS=1 /host-share/nvmet.test -test.v -test.timeout 40m -test.run '^TestConformance$$/^Authentication$$//^RDMA'
 	$(MACHINE) down
 
 .PHONY: test-mirrors-lab

@@ -263,7 +263,7 @@ func BenchmarkRefill(b *testing.B) {
 		b.Run(fmt.Sprintf("volumes=%d", volumes), func(b *testing.B) {
 			inMemory := twoDrives()
 			r, target := serving(b, inMemory, testNode().Spec.Plan, volumes)
-			measure(b, r, target, func() { inMemory.Restart(); inMemory.ForgetCalls() }, func() {})
+			measure(b, b.Loop, r, target, func() { inMemory.Restart(); inMemory.ForgetCalls() }, func() {})
 		})
 	}
 }
@@ -271,7 +271,7 @@ func BenchmarkRefill(b *testing.B) {
 func BenchmarkNothingToDo(b *testing.B) {
 	inMemory := twoDrives()
 	r, target := serving(b, inMemory, testNode().Spec.Plan, 1000)
-	measure(b, r, target, inMemory.ForgetCalls, func() {})
+	measure(b, b.Loop, r, target, inMemory.ForgetCalls, func() {})
 }
 
 // BenchmarkRefillSPDK fills a target of SPDK that was killed, from its socket's return on: one that answers at SPDK's
@@ -283,11 +283,11 @@ func BenchmarkRefillSPDK(b *testing.B) {
 
 func refillSPDK(b *testing.B, node *spdkNode) {
 	r, target := serving(b, node.engine(), node.plan, 1000)
-	measureRefill(b, node, r, target)
+	measureRefill(b, b.Loop, node, r, target)
 }
 
 // measureRefill of a target that was killed, from when it is started again.
-func measureRefill(b *testing.B, node *spdkNode, r *Reconciler, target *timedEngine) {
+func measureRefill(b *testing.B, again func() bool, node *spdkNode, r *Reconciler, target *timedEngine) {
 	changed := make(chan struct{})
 	go target.Engine.(engine.Watcher).Watch(b.Context(), func() {
 		select {
@@ -296,19 +296,19 @@ func measureRefill(b *testing.B, node *spdkNode, r *Reconciler, target *timedEng
 		}
 	})
 	<-changed // it answers
-	measure(b, r, target, func() {
+	measure(b, again, r, target, func() {
 		node.kill()
 		<-changed
 		node.start()
 	}, func() { <-changed })
 }
 
-// measure reconciliations, each after what before does, and from the wait for what starts it.
-func measure(b *testing.B, r *Reconciler, target *timedEngine, before, wait func()) {
+// measure reconciliations, b.N of them, each after what before does, and from the wait for what starts it.
+func measure(b *testing.B, again func() bool, r *Reconciler, target *timedEngine, before, wait func()) {
 	ctx := log.IntoContext(b.Context(), logr.Discard())
 	var took, served time.Duration
 	clear(target.took)
-	for b.Loop() {
+	for again() {
 		before()
 		start := time.Now()
 		wait()

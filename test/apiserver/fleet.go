@@ -211,8 +211,12 @@ func inventory(i int) *v1alpha1.Inventory {
 func (f *Fleet) makeVolume(ctx context.Context, i int) error {
 	admin := f.server.Admin
 	vol, rep := f.NvmfVolume(i)
-	reported := rep.Status
+	reported, told := rep.Status, vol.Status
 	if err := admin.Create(ctx, vol); err != nil {
+		return err
+	}
+	vol.Status = told
+	if err := admin.Status().Update(ctx, vol); err != nil {
 		return err
 	}
 	rep.Spec.VolumeUID, rep.Spec.VolumeGeneration = string(vol.UID), vol.Generation
@@ -236,6 +240,7 @@ func (f *Fleet) NvmfVolume(i int) (*v1alpha1.NvmfVolume, *v1alpha1.NvmfReplica) 
 			UUID: id, Target: f.Target, Replicas: 1, Members: []v1alpha1.VolumeMember{{Name: name + "-0", UUID: id, Node: node}}, Size: size,
 			Connection: connection, Session: session, Attachments: []v1alpha1.VolumeHost{host}, Used: true,
 		},
+		Status: v1alpha1.NvmfVolumeStatus{State: v1alpha1.VolumeReady},
 	}
 	rep := &v1alpha1.NvmfReplica{
 		ObjectMeta: metav1.ObjectMeta{Name: name + "-0", Finalizers: []string{v1alpha1.EngineFinalizer}},

@@ -380,7 +380,7 @@ func metOtherKeys(h *keyedFixture) {
 	h.write(ns, 0, "before")
 	other := withKeys(h.x, h.newKeys())
 	h.comeBack(other)
-	h.Eventually(c.Gone).Should(BeTrue())
+	h.Eventually(c.Gone).WithTimeout(2 * patience).Should(BeTrue())
 	_, ns = h.attach(h.portal, other, h.host)
 	h.Expect(h.read(ns, 0)).To(Equal("before"))
 }

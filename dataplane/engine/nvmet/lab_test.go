@@ -52,7 +52,7 @@ func (h harness) Complaints() ([]string, error) { return h.log.Complaints() }
 func (harness) Engine(*testing.T) engine.Engine { return nvmet.New(nvmet.Options{StateDir: stateDir}) }
 
 func (harness) Traits() enginetest.Traits {
-	return enginetest.Traits{RetryEvery: enginetest.KernelRetries, HangsUnproved: []v1alpha1.TransportType{v1alpha1.TransportRDMA}}
+	return enginetest.Traits{RetryEvery: enginetest.KernelRetries, HangsUnproved: enginetest.HangsUnproved()}
 }
 
 func (harness) Plan(*testing.T) v1alpha1.Plan { return v1alpha1.Plan{Engine: v1alpha1.EngineNvmet} }
