@@ -8,6 +8,8 @@ type BdevGetIostat struct {
 	// Names, aliases or UUIDs; none for all bdevs. One that is missing fails the call with ErrNotFound. While it runs,
 	// SPDK has all of them open.
 	Names []string `json:"names,omitzero"`
+	// Name of one bdev, in releases before 26.01, which know no Names. 26.05 knows no Name.
+	Name string `json:"name,omitzero"`
 }
 
 func (BdevGetIostat) method() string { return "bdev_get_iostat" }

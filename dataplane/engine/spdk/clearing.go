@@ -56,7 +56,7 @@ func (s *session) lookForGarbage(st *store) {
 	}
 	for _, p := range st.pools {
 		unknown := s.life.trust[p.Device] == nil && !p.clean()
-		if p.Err == nil && s.leaving[p.Device] == 0 && (due[p] || unknown || s.mayCertify(p)) {
+		if p.Err == nil && s.leaving[p.Device] == 0 && (due[p] || unknown || s.mayCertify(p) || s.isUndecided(p)) {
 			s.mayClear(p)
 		}
 	}
@@ -108,7 +108,7 @@ func (e *Engine) clearOnce(ctx context.Context, c *clearing, device string) (cle
 		if s.isOpen(p) {
 			s.pause(begun)
 		}
-		if c.due.Load() || err != nil && l.merges() { // a snapshot may be among it, and comes first
+		if c.due.Load() || err != nil && l.merges() && !errors.Is(err, errNotBegun) { // a snapshot may be among it, and comes first
 			s.letGo(chosen[i+1:])
 			break
 		}
@@ -256,26 +256,27 @@ func (s *session) delete(l *lvol) error {
 			return err
 		}
 	}
+	_, noted := s.under(context.WithoutCancel(s.ctx)).startDeletion(l)
 	select {
-	case err := <-s.under(context.WithoutCancel(s.ctx)).startDeletion(l):
+	case err := <-noted:
 		return err
 	case <-s.ctx.Done():
 		return s.ctx.Err()
 	}
 }
 
-// startDeletion of an lvol. What it merges is noted also when nobody waits for the answer any more.
-func (s *session) startDeletion(l *lvol) <-chan error {
-	done := make(chan error, 1)
-	pending := spdkrpc.Start(s.ctx, s.conn, spdkrpc.BdevLvolDelete{Name: l.bdev})
+// startDeletion of an lvol. How a merge ended is noted also when nobody waits any more, after the answer has come.
+func (s *session) startDeletion(l *lvol) (answered <-chan struct{}, noted <-chan error) {
+	answer, done := make(chan struct{}), make(chan error, 1)
 	go func() {
-		_, err := pending.Wait()
+		_, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevLvolDelete{Name: l.bdev})
+		close(answer)
 		if l.merges() {
 			s.endMerge(l, err)
 		}
 		done <- err
 	}()
-	return done
+	return answer, done
 }
 
 // clear an lvol that was chosen. One that is condemned and not found, SPDK may only have forgotten.
@@ -305,6 +306,9 @@ func (s *session) tried(l *lvol, err error) {
 	defer s.mu.Unlock()
 	s.leave(l)
 	if s.life.conn != s.conn {
+		return
+	}
+	if errors.Is(err, errNotBegun) {
 		return
 	}
 	if err != nil {

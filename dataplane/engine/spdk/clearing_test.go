@@ -7,7 +7,9 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"maps"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -333,20 +335,81 @@ func TestNothingIsDeletedWhereAVolumeLostItsSnapshot(t *testing.T) {
 	r.deletesNothing()
 }
 
-// TestMergeThatCannotBeRecorded is not begun.
+// TestMergesOnEachRelease: how I/O errors are asked for depends on it.
+func TestMergesOnEachRelease(t *testing.T) {
+	for _, version := range []string{"25.05", "26.01", "26.05"} {
+		t.Run(version, func(t *testing.T) {
+			r := rigOf(t, onFake(t, version))
+			volume := r.create(engine.Source{}, 16*mib)
+			check(t, r.fake().Write(r.lvols()[string(volume)].Alias, 0, 4))
+			r.done(r.engine.DeleteSnapshots(r.ctx, []engine.ID{r.snap(volume)}))
+			r.clear()
+			r.Expect(r.lvols()).To(HaveLen(1))
+			r.Expect(r.clean()).To(BeTrue())
+			r.state()
+			r.Expect(r.statistics(volume).Pools).To(HaveLen(1))
+		})
+	}
+}
+
+// TestMergeThatCannotBeRecorded is not begun, and holds up nothing else.
 func TestMergeThatCannotBeRecorded(t *testing.T) {
-	r, fake, volume := merging(t)
+	r, _, volume := merging(t)
+	other := r.create(engine.Source{}, 4*mib)
 	folder := filepath.Join(r.dir, "state/spdk/merges")
-	check(t, os.WriteFile(folder, nil, 0o600))
-	before := fake.Calls()["bdev_lvol_delete"]
+	check(t, os.MkdirAll(folder, 0o700))
+	check(t, os.Mkdir(filepath.Join(folder, url.PathEscape(r.lvstoreOf(volume)+"/"+r.snapshotOf(volume))+".new"), 0o700))
+	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{other}))
+	snapshot := r.snapshotOf(volume)
 	_, err := r.engine.Clear(r.ctx, r.device.ID)
 	r.Expect(err).To(HaveOccurred())
-	r.Expect(fake.Calls()["bdev_lvol_delete"]).To(Equal(before))
-	check(t, os.Remove(folder))
+	r.Expect(r.lvols()).To(And(HaveKey(snapshot), HaveKey(string(volume)), Not(HaveKey("x-"+string(other)))))
+	check(t, os.RemoveAll(folder))
 	r.clear()
 	r.Expect(r.lvols()).To(HaveLen(1))
-	r.Expect(r.lvols()).To(HaveKey(string(volume)))
 	r.Expect(r.merges()).To(BeEmpty())
+	r.Expect(r.clean()).To(BeTrue())
+}
+
+// snapshotOf a volume that has one, by its name in the pool.
+func (r *rig) snapshotOf(volume engine.ID) string {
+	r.t.Helper()
+	bdevs, err := spdkrpc.Call(r.ctx, r.client, spdkrpc.BdevGetBdevs{Name: r.lvols()[string(volume)].UUID})
+	check(r.t, err)
+	return bdevs[0].Driver.Lvol.Base
+}
+
+// TestMergeThatGoesOnAfterAnUpgrade is judged when it has ended, though nothing else is deleted.
+func TestMergeThatGoesOnAfterAnUpgrade(t *testing.T) {
+	r, fake, volume := merging(t)
+	goOn := fake.HoldClearing(r.lvstoreOf(volume))
+	stop := r.beginsToClear()
+	r.Eventually(r.merges).WithTimeout(time.Minute).Should(HaveLen(1))
+	stop()
+	r.killed()
+	r.done(r.engine.OpenPools(r.ctx, []engine.Device{r.device}))
+	looks := func() ([]string, error) {
+		kept := r.state().Pools[0].KeepsDeleted
+		_, err := r.engine.Clear(r.ctx, r.device.ID)
+		return r.merges(), errors.Join(kept, err)
+	}
+	r.Consistently(looks).WithTimeout(time.Second).Should(HaveLen(1))
+	goOn()
+	r.Eventually(looks).WithTimeout(time.Minute).Should(BeEmpty())
+	r.done(r.engine.GrowVolumes(r.ctx, []engine.VolumeSize{{ID: volume, SizeBytes: 32 * mib}}))
+}
+
+// TestMergeThatFailsTheSecondTime: what was said of the first time is no permission.
+func TestMergeThatFailsTheSecondTime(t *testing.T) {
+	r, fake, volume := merging(t)
+	r.failsToMerge(fake, spdktest.Before)
+	fake.Inject(failedMerge(spdktest.After))
+	_, err := r.engine.Clear(r.ctx, r.device.ID)
+	r.Expect(err).To(Succeed(), "there is nothing that it knows of")
+	r.state()
+	_, err = r.engine.Clear(r.ctx, r.device.ID)
+	r.Expect(err).To(MatchError(ContainSubstring("Input/output error")))
+	r.Expect(r.engine.DeleteVolumes(r.ctx, []engine.ID{volume})).To(HaveExactElements(MatchError(ContainSubstring("nothing is deleted"))))
 }
 
 // TestDriveThatFailsWhileSPDKMerges: SPDK 26.05 answers that it has merged the snapshot even if it could not write a

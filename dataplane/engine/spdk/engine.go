@@ -137,9 +137,11 @@ type life struct {
 	// what processes before this one had it change is among them.
 	changing map[string]*asking
 	recalled bool
-	// merging are the snapshots that SPDK merges for this process, failed those of which it said that it could not,
-	// kept those that stay on record, and relisted those of them that SPDK lists. All are by their aliases.
-	merging, failed, kept, relisted map[string]bool
+	// merging has the bdevs of the volumes into which SPDK merges snapshots for this process. Of other snapshots, it
+	// said that it could not merge those in failed, those in kept stay on record, and those in relisted are listed
+	// still. All are by the aliases of the snapshots.
+	merging                map[string]string
+	failed, kept, relisted map[string]bool
 	// left are hosts that were taken away, by their subsystems' NQNs, of which it is unknown whether they are gone.
 	left map[string][]spdkrpc.AllowedHost
 	// known is what the last look found; nil when that says nothing of the present.
@@ -169,7 +171,7 @@ func (e *Engine) begin(ctx context.Context) (s *session, end func(), err error) 
 	}
 	// A call that has no connection says nothing of the one that there is.
 	if err == nil && e.life.conn != conn {
-		e.life = life{conn: conn, began: e.config.Now(), uncleared: map[string]bool{}, condemned: condemned{}, trust: map[string]*trust{}, fresh: map[string]bool{}, asked: map[string]*asking{}, checks: map[string]*asking{}, waking: map[string]*asking{}, changing: map[string]*asking{}, merging: map[string]bool{}, failed: map[string]bool{}, kept: map[string]bool{}, relisted: map[string]bool{}}
+		e.life = life{conn: conn, began: e.config.Now(), uncleared: map[string]bool{}, condemned: condemned{}, trust: map[string]*trust{}, fresh: map[string]bool{}, asked: map[string]*asking{}, checks: map[string]*asking{}, waking: map[string]*asking{}, changing: map[string]*asking{}, merging: map[string]string{}, failed: map[string]bool{}, kept: map[string]bool{}, relisted: map[string]bool{}}
 	}
 	s = &session{Engine: e, ctx: ctx, conn: conn}
 	if err == nil {

@@ -53,7 +53,11 @@ func (e *Engine) gather(ctx context.Context, look func(*session) (*store, *netwo
 	for _, p := range st.pools {
 		p.ClearingBytes = st.clearingBytes(p, s.hasUnlisted(p))
 	}
-	e.observed.Store(st.observed())
+	speaks, err := s.dialect()
+	if err != nil {
+		return engine.State{}, err
+	}
+	e.observed.Store(st.observed(speaks))
 	state := st.state()
 	state.LimitFiles(func(path string) string { return s.path(path) })
 	volumes := st.byBdev()

@@ -62,7 +62,7 @@ func (s *session) readMerges(st *store) error {
 		if at < 0 {
 			continue
 		}
-		if s.life.merging[alias] {
+		if _, merging := s.life.merging[alias]; merging {
 			st.pools[at].merging = true
 			continue
 		}
@@ -99,8 +99,14 @@ func (p *pool) deletes() error {
 	return p.unmerged[0].refusal(p)
 }
 
-// whole fails for a volume that may have what a snapshot still has, which SPDK does not list.
+// whole fails for a volume that may have what a snapshot still has, which SPDK does not list, and with engine.ErrBusy
+// while it is unknown.
 func (e *Engine) whole(l *lvol) error {
+	for _, into := range e.life.merging {
+		if into == l.bdev {
+			return fmt.Errorf("%w: a snapshot of it is being deleted", engine.ErrBusy)
+		}
+	}
 	for _, of := range l.pool.unmerged {
 		if of.Into == l.bdev && !e.life.relisted[l.pool.lvstore+"/"+of.name] {
 			return of.refusal(l.pool)
@@ -109,82 +115,128 @@ func (e *Engine) whole(l *lvol) error {
 	return nil
 }
 
+// isUndecided says whether it may show by itself how a merge ended that another process began.
+func (s *session) isUndecided(p *pool) bool {
+	return slices.ContainsFunc(p.unmerged, func(of unmerged) bool { return !s.life.kept[p.lvstore+"/"+of.name] })
+}
+
 // merges says whether SPDK merges an lvol into another when it is deleted.
 func (l *lvol) merges() bool { return !l.cleared() && l.clones != nil }
 
-// beginMerge records a merge that is about to begin. The caller does not hold mu.
+// errNotBegun: SPDK was not asked to merge a snapshot.
+var errNotBegun = errors.New("it is not deleted yet")
+
+// beginMerge records a merge that is about to begin. It fails with errNotBegun. The caller does not hold mu.
 func (s *session) beginMerge(l *lvol) error {
-	target, err := s.target()
+	into := ""
+	for _, c := range l.clonesOf() {
+		into = c.bdev
+	}
+	speaks, err := s.mergingInto(l, into)
+	if err == nil {
+		err = s.recordMerge(l, merge{Into: into}, speaks)
+	}
 	if err != nil {
-		return err
+		s.notMerging(l)
+		return fmt.Errorf("%w: record the merge of snapshot %s: %w", errNotBegun, l.id, err)
 	}
-	begins := merge{Target: target}
-	for _, into := range l.clonesOf() {
-		begins.Into = into.bdev
-	}
-	if begins.IOErrors, err = s.ioErrors(l.pool); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.life.conn != s.conn {
-		return engine.ErrUnavailable
-	}
-	if err := s.merges().writeDurably(l.alias(), begins); err != nil {
-		return fmt.Errorf("record the merge of snapshot %s: %w", l.id, err)
-	}
-	s.life.merging[l.alias()] = true
 	return nil
 }
 
-// endMerge with SPDK's answer, or because it was not asked. What has succeeded is judged like what nobody waited for,
-// by the drive's errors. The caller does not hold mu.
-func (s *session) endMerge(l *lvol, err error) {
-	log := logr.FromContextOrDiscard(s.ctx).WithValues("snapshot", l.id)
-	var said *spdkrpc.Error
-	never := errors.Is(err, spdkrpc.ErrBusy) || errors.Is(err, spdkrpc.ErrNotFound) // which are said before anything is written
-	var now uint64
-	var uncounted error
-	if err == nil {
-		now, uncounted = s.ioErrors(l.pool)
+// mergingInto a volume goes on from now on. It answers the target's dialect.
+func (s *session) mergingInto(l *lvol, into string) (dialect, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.life.conn != s.conn {
+		return dialect{}, engine.ErrUnavailable
 	}
+	s.life.merging[l.alias()] = into
+	delete(s.life.relisted, l.alias())
+	delete(s.life.kept, l.alias())
+	return s.dialect()
+}
+
+// notMerging any more. The caller does not hold mu.
+func (s *session) notMerging(l *lvol) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.life.conn == s.conn {
 		delete(s.life.merging, l.alias())
-		s.life.kept[l.alias()] = true // if it stays on record
-	}
-	is := merge{}
-	if readErr := s.merges().read(l.alias(), &is); readErr != nil {
-		log.Error(readErr, "Cannot read the record of a merge")
-		return
-	}
-	switch {
-	case never:
-		err = s.merges().remove(l.alias())
-	case errors.As(err, &said):
-		if s.life.conn == s.conn {
-			s.life.failed[l.alias()] = true
-		}
-		is.Failed = true
-		err = s.merges().writeDurably(l.alias(), is)
-	case err != nil: // it has no answer
-		return
-	case uncounted != nil:
-		err = uncounted
-	case now == is.IOErrors:
-		err = s.merges().remove(l.alias())
-	default:
-		log.Info("The drive failed I/O while SPDK merged a snapshot, which may be merged in part: move the volumes to other drives before you restart the target", "device", l.pool.Device)
-	}
-	if err != nil {
-		log.Error(err, "Cannot note how SPDK merged a snapshot; nothing is deleted from its pool until that is known", "device", l.pool.Device)
 	}
 }
 
+func (s *session) recordMerge(l *lvol, of merge, speaks dialect) (err error) {
+	if of.Target, err = s.target(); err != nil {
+		return err
+	}
+	if of.IOErrors, err = s.ioErrors(l.pool, speaks); err != nil {
+		return err
+	}
+	return s.merges().writeDurably(l.alias(), of)
+}
+
+// endMerge with SPDK's answer, or because it was not asked. What has succeeded is judged like what nobody waited for,
+// by the drive's errors. The caller does not hold mu.
+func (s *session) endMerge(l *lvol, answer error) {
+	defer s.notMerging(l)
+	kept, err := s.noteMerge(l, answer)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var said *spdkrpc.Error
+	if s.life.conn == s.conn {
+		s.life.failed[l.alias()] = kept && errors.As(answer, &said)
+		s.life.kept[l.alias()] = kept
+	}
+	if err != nil {
+		logr.FromContextOrDiscard(s.ctx).Error(err, "Cannot note how SPDK merged a snapshot; nothing is deleted from its pool until that is known", "snapshot", l.id, "device", l.pool.Device)
+	}
+}
+
+// noteMerge on record; kept says that it stays there until the target's next start.
+func (s *session) noteMerge(l *lvol, answer error) (kept bool, err error) {
+	var is merge
+	var said *spdkrpc.Error
+	switch {
+	case errors.Is(answer, spdkrpc.ErrBusy), errors.Is(answer, spdkrpc.ErrNotFound): // which are said before anything is written
+		return false, s.merges().remove(l.alias())
+	case errors.As(answer, &said):
+		if err = s.merges().read(l.alias(), &is); err == nil {
+			is.Failed = true
+			err = s.merges().writeDurably(l.alias(), is)
+		}
+		return true, err
+	case answer == nil:
+		return s.noteMerged(l)
+	}
+	return false, nil // the connection was lost instead
+}
+
+// noteMerged is noteMerge of a deletion that SPDK says has succeeded.
+func (s *session) noteMerged(l *lvol) (kept bool, err error) {
+	var is merge
+	if err := s.merges().read(l.alias(), &is); err != nil {
+		return false, err
+	}
+	s.mu.Lock()
+	speaks, err := s.dialect()
+	s.mu.Unlock()
+	if err != nil {
+		return false, err
+	}
+	now, err := s.ioErrors(l.pool, speaks)
+	switch {
+	case err != nil:
+		return false, err
+	case now == is.IOErrors:
+		return false, s.merges().remove(l.alias())
+	}
+	logr.FromContextOrDiscard(s.ctx).Info("The drive failed I/O while SPDK merged a snapshot, which may be merged in part: move the volumes to other drives before you restart the target", "snapshot", l.id, "device", l.pool.Device)
+	return true, nil
+}
+
 // ioErrors that a pool's drive has answered with, as the target counts them.
-func (s *session) ioErrors(p *pool) (uint64, error) {
-	answer, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevGetIostat{Names: []string{p.base.Name}})
+func (s *session) ioErrors(p *pool, speaks dialect) (uint64, error) {
+	answer, err := spdkrpc.Call(s.ctx, s.conn, speaks.iostat(p.base.Name))
 	if err != nil {
 		return 0, mapError(err)
 	}
@@ -202,43 +254,71 @@ func (s *session) ioErrors(p *pool) (uint64, error) {
 func (s *session) judgeMerges(p *pool, fresh bool) {
 	p.unmerged = slices.DeleteFunc(p.unmerged, func(of unmerged) bool {
 		alias := p.lvstore + "/" + of.name
-		if p.lvols[of.name] != nil {
-			s.life.relisted[alias] = true
-		}
-		over, err := s.isOver(p, of, fresh)
-		if err == nil && over {
+		s.life.relisted[alias] = p.lvols[of.name] != nil
+		verdict, err := s.judgeMerge(p, of, fresh)
+		if err == nil && verdict == mergeOver {
 			err = s.merges().remove(alias)
 		}
 		if err != nil {
 			logr.FromContextOrDiscard(s.ctx).Error(err, "Cannot judge a merge", "snapshot", of.name, "device", p.Device)
+			return false
 		}
-		over = over && err == nil
-		s.life.kept[alias] = !over
-		s.life.failed[alias] = s.life.failed[alias] && !over
-		return over
+		s.life.kept[alias] = verdict == mergeKept
+		s.life.failed[alias] = s.life.failed[alias] && verdict != mergeOver
+		return verdict == mergeOver
 	})
 }
 
-// isOver says whether the pool is as before a merge, or after it.
-func (s *session) isOver(p *pool, of unmerged, fresh bool) (bool, error) {
+// mergeVerdict is what is known of a merge on record.
+type mergeVerdict int
+
+const (
+	// mergeUndecided: it may still go on.
+	mergeUndecided mergeVerdict = iota
+	// mergeOver: the pool is as before it, or after it.
+	mergeOver
+	// mergeKept: the target has to start again before anything can be said.
+	mergeKept
+)
+
+func (s *session) judgeMerge(p *pool, of unmerged, fresh bool) (mergeVerdict, error) {
 	if l := p.lvols[of.name]; l != nil {
-		return slices.ContainsFunc(l.clonesOf(), func(c *lvol) bool { return c.bdev == of.Into && c.base == of.name }), nil
+		if slices.ContainsFunc(l.clonesOf(), func(c *lvol) bool { return c.bdev == of.Into && c.base == of.name }) {
+			return mergeOver, nil
+		}
+		return mergeKept, nil
 	}
 	target, err := s.target()
+	if err != nil {
+		return mergeUndecided, err
+	}
+	select {
+	case <-s.conn.Lost():
+		return mergeUndecided, engine.ErrUnavailable // this may be the next target
+	default:
+	}
 	switch {
-	case err != nil:
-		return false, err
 	case fresh || of.Target != "" && of.Target != target:
-		return true, nil
+		return mergeOver, nil
 	case of.Failed || p.lvols[soiledName] == nil:
-		return false, nil
+		return mergeKept, nil
 	}
 	// Another process began it. SPDK keeps the name until it has deleted the snapshot, or failed to.
 	if ended, err := s.refused(p.lvols[soiledName].alias(), of.name); err != nil || !ended {
-		return false, err
+		return mergeUndecided, err
 	}
-	now, err := s.ioErrors(p)
-	return err == nil && now == of.IOErrors, err
+	speaks, err := s.dialect()
+	if err != nil {
+		return mergeUndecided, err
+	}
+	now, err := s.ioErrors(p, speaks)
+	switch {
+	case err != nil:
+		return mergeUndecided, err
+	case now == of.IOErrors:
+		return mergeOver, nil
+	}
+	return mergeKept, nil
 }
 
 // forgetMerges of an lvstore that was there before. What cannot be forgotten is judged like any other.

@@ -288,7 +288,7 @@ func (s *session) merge(l, into *lvol) (busy, err error) {
 	never := func() { s.under(context.WithoutCancel(s.ctx)).endMerge(l, spdkrpc.ErrBusy) }
 	k, busy := s.keepOne(into, ongoing{Merges: l.name}, func(beyond *session) func() error {
 		began = true
-		done := beyond.startDeletion(l)
+		answered, noted := beyond.startDeletion(l)
 		ctx, cancel := context.WithCancel(beyond.ctx)
 		defer cancel()
 		merged := make(chan struct{})
@@ -298,11 +298,10 @@ func (s *session) merge(l, into *lvol) (busy, err error) {
 			_ = asks.askUntil(func() (bool, error) { return asks.merged(into.alias(), l.name) }) // else the deletion has an answer
 		}()
 		select {
-		case err := <-done:
-			return func() error { return err }
+		case <-answered:
 		case <-merged:
-			return func() error { return <-done }
 		}
+		return func() error { return <-noted }
 	})
 	if busy != nil {
 		never()

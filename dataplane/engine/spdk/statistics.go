@@ -28,6 +28,8 @@ type observed struct {
 	// bdevs of volumes that are in one pool only.
 	bdevs map[engine.ID]string
 	pools map[string]observedPool
+	// speaks is the target's dialect.
+	speaks dialect
 }
 
 type observedPool struct {
@@ -37,8 +39,8 @@ type observedPool struct {
 	controller, path string
 }
 
-func (st *store) observed() *observed {
-	o := &observed{bdevs: map[engine.ID]string{}, pools: map[string]observedPool{}}
+func (st *store) observed(speaks dialect) *observed {
+	o := &observed{bdevs: map[engine.ID]string{}, pools: map[string]observedPool{}, speaks: speaks}
 	for id, all := range st.volumes {
 		if len(all) == 1 {
 			o.bdevs[id] = all[0].bdev
@@ -79,7 +81,7 @@ func (e *Engine) Statistics(ctx context.Context, volumes []engine.ID) (engine.St
 			names = append(names, bdev)
 		}
 	}
-	counted, err := iostats(ctx, conn, names)
+	counted, err := o.speaks.iostats(ctx, conn, names)
 	buffers, buffersErr := modules.Wait()
 	cores, coresErr := reactors.Wait()
 	if err := errors.Join(err, buffersErr, coresErr); err != nil {
@@ -117,20 +119,22 @@ func (e *Engine) observe(ctx context.Context) (*spdkrpc.Conn, error) {
 }
 
 // iostats of bdevs by their names, batch after batch. One that is missing has most likely just been deleted.
-func iostats(ctx context.Context, conn *spdkrpc.Conn, names []string) (map[string]engine.IO, error) {
+func (d dialect) iostats(ctx context.Context, conn *spdkrpc.Conn, names []string) (map[string]engine.IO, error) {
 	counted := make(map[string]engine.IO, len(names))
 	for batch := range slices.Chunk(names, iostatBatch) {
-		answer, err := spdkrpc.Call(ctx, conn, spdkrpc.BdevGetIostat{Names: batch})
-		if err == nil {
-			addIO(counted, answer)
-			continue
-		}
-		if !errors.Is(err, spdkrpc.ErrNotFound) {
-			return nil, err
+		if !d.oneIostat {
+			answer, err := spdkrpc.Call(ctx, conn, spdkrpc.BdevGetIostat{Names: batch})
+			if err == nil {
+				addIO(counted, answer)
+				continue
+			}
+			if !errors.Is(err, spdkrpc.ErrNotFound) {
+				return nil, err
+			}
 		}
 		each := make([]spdkrpc.BdevGetIostat, len(batch))
 		for i, name := range batch {
-			each[i].Names = []string{name}
+			each[i] = d.iostat(name)
 		}
 		answers, errs := spdkrpc.Each(ctx, conn, each)
 		for i, err := range errs {
@@ -142,6 +146,14 @@ func iostats(ctx context.Context, conn *spdkrpc.Conn, names []string) (map[strin
 		}
 	}
 	return counted, nil
+}
+
+// iostat of one bdev.
+func (d dialect) iostat(name string) spdkrpc.BdevGetIostat {
+	if d.oneIostat {
+		return spdkrpc.BdevGetIostat{Name: name}
+	}
+	return spdkrpc.BdevGetIostat{Names: []string{name}}
 }
 
 func addIO(to map[string]engine.IO, answer spdkrpc.Iostat) {

@@ -41,13 +41,15 @@ type dialect struct {
 	// nowait: it asks the kernel not to wait for what a block device is asked, and takes no refusal for final; see
 	// nowait.go.
 	nowait bool
+	// oneIostat: bdev_get_iostat takes the name of one bdev, not several.
+	oneIostat bool
 }
 
 // dialects, the latest first. A newer release is taken for the latest one, and what it makes of it is read back.
 var dialects = []dialect{
 	{since: release{26, 5}},
 	{since: release{26, 1}, oneCache: true, discardKiB: true, hostsLinger: true},
-	{since: release{25, 5}, oneCache: true, discardKiB: true, hostsLinger: true, cannotMask: true, rdmaPolls: true, hugepagesOnly: true, nowait: true},
+	{since: release{25, 5}, oneCache: true, discardKiB: true, hostsLinger: true, cannotMask: true, rdmaPolls: true, hugepagesOnly: true, nowait: true, oneIostat: true},
 }
 
 // dialectOf a target. Of an older one nobody has seen what it makes of weft's settings: it is refused.

@@ -44,10 +44,17 @@ func (s ioStats) info(name string) map[string]any {
 
 func (a *app) bdevGetIostat(r *request) {
 	var names []string
+	var name string
 	var perChannel bool
 	reset := "none"
-	if r.params != nil && !r.decode(optional("names", asStrings(&names)), optional("per_channel", asBool(&perChannel)),
-		optional("reset_mode", asOneOf(&reset, "all", "maxmin", "error", "none"))) || len(names) > mostIostatNames {
+	params := []field{optional("per_channel", asBool(&perChannel)), optional("reset_mode", asOneOf(&reset, "all", "maxmin", "error", "none"))}
+	if !a.before(release2601) {
+		params = append(params, optional("names", asStrings(&names)))
+	}
+	if a.before(release2605) {
+		params = append(params, optional("name", asString(&name)))
+	}
+	if r.params != nil && !r.decode(params...) || len(names) > mostIostatNames {
 		r.fail(codeInternal, msgDecode)
 		return
 	}
@@ -56,6 +63,9 @@ func (a *app) bdevGetIostat(r *request) {
 	if perChannel || reset != "none" {
 		r.errno(syscall.EINVAL)
 		return
+	}
+	if name != "" {
+		names = []string{name}
 	}
 	of := a.bdevs
 	if names != nil {
