@@ -44,7 +44,7 @@ Exit codes:
   kubectl weft volume /dev/disk/by-id/nvme-uuid.9d1f8b8e-2c55-4c7f-a6de-5bb2f2f0a4f1 -o yaml`,
 		Args: takes(1),
 	}
-	format := outputFlag(cmd, outputWide, outputJSON, outputYAML)
+	format := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := format.check(); err != nil {
 			return err

@@ -71,7 +71,7 @@ Exit codes: 0 nothing is wrong; 1 error; 2 something is wrong; 3 nothing wrong w
 			return s.show(cmd.OutOrStdout(), format)
 		},
 	}
-	format = outputFlag(cmd, outputWide, outputJSON, outputYAML)
+	format = outputFlag(cmd)
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", namespace, "namespace that weft is, or will be, installed in")
 	return cmd
 }

@@ -66,7 +66,7 @@ is unknown.`,
 			return err
 		},
 	}
-	format = outputFlag(cmd, outputJSON, outputYAML)
+	format = outputFlag(cmd)
 	cmd.Flags().StringVar(&platform, "platform", platform, "platform of an image that has several")
 	cmd.Flags().BoolVar(&insecure, "insecure", false, "reach the registry over plain HTTP")
 	return cmd

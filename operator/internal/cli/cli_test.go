@@ -217,7 +217,7 @@ func TestFlags(t *testing.T) {
 		"top of what":   {[]string{"top"}, "specify what to show: kubectl weft top nodes, targets or volumes"},
 		"top of others": {[]string{"top", "volume"}, "specify what to show: kubectl weft top nodes, targets or volumes"},
 		"both ways":     {[]string{"plan", "-f", "-", "--node", "a", "--inventory", "b"}, "none of the others can be"},
-		"odd output":    {[]string{"plan", "-f", "-", "-o", "xml"}, `--output is "xml"; must be table, json or yaml`},
+		"odd output":    {[]string{"plan", "-f", "-", "-o", "xml"}, `--output is "xml"; must be table, wide, json or yaml`},
 		"no such file":  {[]string{"plan", "-f", "nowhere.yaml"}, "no such file"},
 		"no kubeconfig": {[]string{"plan", "-f", targetFile, "--kubeconfig", "nowhere"}, "nowhere"},
 	} {

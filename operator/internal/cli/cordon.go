@@ -16,6 +16,27 @@ import (
 	"github.com/weft-storage/weft/internal/text"
 )
 
+// A CordonResult is what `kubectl weft cordon -o json` and uncordon print.
+type CordonResult struct {
+	DryRun bool           `json:"dryRun"`
+	Nodes  []CordonedNode `json:"nodes"`
+}
+
+// A CordonedNode is one node that was cordoned or uncordoned.
+type CordonedNode struct {
+	Name string `json:"name"`
+	// Unschedulable as in the spec of the NvmfNode, and whether that changed.
+	Unschedulable bool   `json:"unschedulable"`
+	Changed       bool   `json:"changed"`
+	Target        string `json:"target,omitempty"`
+	// Replicas that stay on a node that is cordoned. Absent without a target.
+	Replicas *int `json:"replicas,omitempty"`
+	// NewVolumesOn are the nodes of the target that still accept new volumes.
+	NewVolumesOn []string `json:"newVolumesOn,omitempty"`
+	// Reason why a node that was uncordoned still gets no new volumes.
+	Reason string `json:"reason,omitempty"`
+}
+
 func cordonCommand(at *cluster) *cobra.Command {
 	return schedulingCommand(at, true, &cobra.Command{
 		Use:   "cordon NODE...",
@@ -41,65 +62,73 @@ func uncordonCommand(at *cluster) *cobra.Command {
 // schedulingCommand completes a command that cordons nodes, or takes that back.
 func schedulingCommand(at *cluster, cordon bool, cmd *cobra.Command) *cobra.Command {
 	dryRun := false
+	format := resultFlag(cmd)
 	cmd.Args = cobra.MinimumNArgs(1)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := format.check(); err != nil {
+			return err
+		}
 		api, err := at.client()
 		if err != nil {
 			return err
 		}
-		for _, node := range args {
-			if err := cordonAndTell(cmd.Context(), api, newTable(cmd.OutOrStdout()), node, cordon, dryRun); err != nil {
-				return fmt.Errorf("node %s: %w", node, err)
-			}
-		}
-		return nil
+		return cordonNodes(cmd.Context(), verb(api, cmd, format), args, cordon, dryRun)
 	}
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show what would happen; change nothing")
 	return cmd
 }
 
-// cordonAndTell what follows for one node, or take it back.
-func cordonAndTell(ctx context.Context, api client.Client, t *table, name string, cordon, dryRun bool) error {
-	node, err := setCordon(ctx, api, t, name, cordon, dryRun)
-	if err != nil {
-		return err
+// cordonNodes one after the other, or take it back.
+func cordonNodes(ctx context.Context, w *watcher, names []string, cordon, dryRun bool) error {
+	result := CordonResult{DryRun: dryRun}
+	for _, name := range names {
+		is, err := cordonAndTell(ctx, w.api, w.table, name, cordon, dryRun)
+		if err != nil {
+			return fmt.Errorf("node %s: %w", name, err)
+		}
+		result.Nodes = append(result.Nodes, is)
 	}
-	if cordon {
-		err = tellCordoned(ctx, api, t, node)
-	} else {
-		err = tellUncordoned(ctx, api, t, node)
-	}
-	if err != nil {
-		return err
-	}
-	return t.err
+	return w.did(result, w.err)
 }
 
-// setCordon of one node. A dry run goes as far as the API server, which checks it.
-func setCordon(ctx context.Context, api client.Client, t *table, name string, cordon, dryRun bool) (*v1alpha1.NvmfNode, error) {
-	node, was := &v1alpha1.NvmfNode{}, false
+// cordonAndTell what follows for one node, or take it back.
+func cordonAndTell(ctx context.Context, api client.Client, t *table, name string, cordon, dryRun bool) (CordonedNode, error) {
+	node, changed, err := setCordon(ctx, api, t, name, cordon, dryRun)
+	if err != nil {
+		return CordonedNode{}, err
+	}
+	is := CordonedNode{Name: name, Unschedulable: cordon, Changed: changed, Target: node.Spec.Target}
+	if cordon {
+		err = is.tellCordoned(ctx, api, t, node)
+	} else {
+		err = is.tellUncordoned(ctx, api, t, node)
+	}
+	return is, err
+}
+
+// setCordon of one node, and whether that changed it. A dry run goes as far as the API server, which checks it.
+func setCordon(ctx context.Context, api client.Client, t *table, name string, cordon, dryRun bool) (node *v1alpha1.NvmfNode, changed bool, err error) {
 	var options []client.PatchOption
 	suffix := ""
 	if dryRun {
 		options, suffix = append(options, client.DryRunAll), " (dry run)"
 	}
-	err := changeNode(ctx, api, name, func(n *v1alpha1.NvmfNode) error {
-		was, n.Spec.Unschedulable = n.Spec.Unschedulable, cordon
-		node = n
+	err = changeNode(ctx, api, name, func(n *v1alpha1.NvmfNode) error {
+		node, changed, n.Spec.Unschedulable = n, n.Spec.Unschedulable != cordon, cordon
 		return nil
 	}, options...)
 	if apierrors.IsNotFound(err) {
-		return nil, noSuchNode(ctx, api, err)
+		return nil, false, noSuchNode(ctx, api, err)
 	}
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	words := map[bool]string{true: "cordoned", false: "uncordoned"}[cordon]
-	if was == cordon {
+	if !changed {
 		words = "already " + words
 	}
 	t.line("node %s %s%s", name, words, suffix)
-	return node, nil
+	return node, changed, nil
 }
 
 // noSuchNode names those that there are.
@@ -117,7 +146,7 @@ func noSuchNode(ctx context.Context, api client.Reader, cause error) error {
 }
 
 // tellCordoned says what stays on a node, and where new volumes of its target go.
-func tellCordoned(ctx context.Context, api client.Reader, t *table, node *v1alpha1.NvmfNode) error {
+func (is *CordonedNode) tellCordoned(ctx context.Context, api client.Reader, t *table, node *v1alpha1.NvmfNode) error {
 	if node.Spec.Target == "" {
 		return nil
 	}
@@ -129,6 +158,7 @@ func tellCordoned(ctx context.Context, api client.Reader, t *table, node *v1alph
 	if err != nil {
 		return err
 	}
+	is.Replicas, is.NewVolumesOn = new(len(replicas.Items)), others
 	t.line("  replicas that stay on it: %d", len(replicas.Items))
 	if len(others) == 0 {
 		t.line("  warning: no other node of NvmfTarget %s accepts volumes, so claims for new volumes stay Pending", node.Spec.Target)
@@ -159,12 +189,13 @@ func takers(ctx context.Context, api client.Reader, but *v1alpha1.NvmfNode) ([]s
 }
 
 // tellUncordoned says what else keeps new volumes from a node.
-func tellUncordoned(ctx context.Context, api client.Reader, t *table, node *v1alpha1.NvmfNode) error {
+func (is *CordonedNode) tellUncordoned(ctx context.Context, api client.Reader, t *table, node *v1alpha1.NvmfNode) error {
 	cordoned, err := nodeCordoned(ctx, api, node.Name)
 	if err != nil {
 		return err
 	}
 	if _, why := node.Unschedulable(cordoned); why != "" {
+		is.Reason = why
 		t.line("  it still gets no new volumes: %s", why)
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -19,8 +20,17 @@ import (
 // fieldManager of what this program writes.
 const fieldManager = "kubectl-weft"
 
+// A DeleteResult is what `kubectl weft delete -o json` prints.
+type DeleteResult struct {
+	// Kind: volume or snapshot.
+	Kind string    `json:"kind"`
+	Name string    `json:"name"`
+	UID  types.UID `json:"uid"`
+}
+
 func deleteCommand(at *cluster) *cobra.Command {
-	return &cobra.Command{
+	var format *output
+	cmd := &cobra.Command{
 		Use:   "delete (volume | snapshot) NAME",
 		Short: "Delete a volume or snapshot that has no claim, including its data",
 		Long: `Delete an NvmfVolume or NvmfSnapshot including its data. This cannot be undone.
@@ -31,6 +41,9 @@ that is attached or that a PersistentVolume refers to. The CSI controller then d
 		Example: `  kubectl weft delete volume pvc-0d5f1c3a`,
 		Args:    takes(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := format.check(); err != nil {
+				return err
+			}
 			var obj data
 			switch args[0] {
 			case "volume":
@@ -48,10 +61,13 @@ that is attached or that a PersistentVolume refers to. The CSI controller then d
 			if err := erase(cmd.Context(), api, obj); err != nil {
 				return fmt.Errorf("cannot delete %s %s: %w", args[0], args[1], err)
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "deleting %s %s and its data\n", args[0], args[1])
-			return err
+			w := verb(api, cmd, format)
+			w.line("deleting %s %s and its data", args[0], args[1])
+			return w.did(DeleteResult{Kind: args[0], Name: args[1], UID: obj.GetUID()}, w.err)
 		},
 	}
+	format = resultFlag(cmd)
+	return cmd
 }
 
 // data is an NvmfVolume or an NvmfSnapshot.

@@ -44,6 +44,41 @@ func (s source) command() string {
 	return "kubectl weft retire " + s.node + " " + s.drive
 }
 
+// A DrainResult is what `kubectl weft drain -o json` and retire print.
+type DrainResult struct {
+	DryRun bool   `json:"dryRun"`
+	Node   string `json:"node"`
+	Drive  string `json:"drive,omitempty"`
+	// Unschedulable: the node or drive gets no new replicas. It is false with --undo, which ends there.
+	Unschedulable bool `json:"unschedulable"`
+	// Requested moves; with --wait, of the whole time.
+	Requested []MoveReport `json:"requested"`
+	// Left on the node or drive. Absent with --undo.
+	Left *DrainLeft `json:"left,omitempty"`
+}
+
+// DrainLeft is what a node or drive still has. It is empty if there is neither a replica nor a snapshot.
+type DrainLeft struct {
+	Empty     bool     `json:"empty"`
+	Replicas  []string `json:"replicas"`
+	Snapshots []string `json:"snapshots"`
+	// Running moves of these replicas.
+	Running []MoveReport `json:"running"`
+	// CanMove are replicas whose move was not requested yet; with --dry-run, those that would be.
+	CanMove    []string       `json:"canMove"`
+	CannotMove []StuckReplica `json:"cannotMove"`
+	// Passing replicas are being removed or added.
+	Passing []string `json:"passing"`
+}
+
+// A StuckReplica cannot move now.
+type StuckReplica struct {
+	Name string `json:"name"`
+	// Volume by its claim, NAMESPACE/NAME, or nv/NAME. Absent if there is no NvmfVolume.
+	Volume string `json:"volume,omitempty"`
+	Reason string `json:"reason"`
+}
+
 func drainCommand(at *cluster) *cobra.Command {
 	return emptyingCommand(at, &cobra.Command{
 		Use:   "drain NODE",
@@ -89,7 +124,11 @@ Exit codes:
 // emptyingCommand completes a command whose arguments are a node and, perhaps, a drive.
 func emptyingCommand(at *cluster, cmd *cobra.Command) *cobra.Command {
 	var o drainOptions
+	format := resultFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := format.check(); err != nil {
+			return err
+		}
 		from := source{node: args[0]}
 		if len(args) > 1 {
 			from.drive = args[1]
@@ -98,7 +137,7 @@ func emptyingCommand(at *cluster, cmd *cobra.Command) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return drain(cmd.Context(), newWatcher(api, cmd.OutOrStdout()), from, o)
+		return drain(cmd.Context(), verb(api, cmd, format), from, o)
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&o.dryRun, "dry-run", false, "show what would happen; change nothing")
@@ -119,13 +158,19 @@ func drain(ctx context.Context, w *watcher, from source, o drainOptions) error {
 	if err := prepare(ctx, w, from, o); err != nil {
 		return fmt.Errorf("%s: %w", from, err)
 	}
+	result := DrainResult{DryRun: o.dryRun, Node: from.node, Drive: from.drive, Unschedulable: !o.undo, Requested: []MoveReport{}}
 	if o.undo {
-		return w.err
+		return w.did(result, w.err)
 	}
+	return w.did(&result, w.untilEmpty(ctx, from, o, &result))
+}
+
+// untilEmpty requests moves from a node or drive, if that is wanted until nothing is left that can move.
+func (w *watcher) untilEmpty(ctx context.Context, from source, o drainOptions, result *DrainResult) error {
 	goesOn := "the moves that are running go on; to continue, run: " + from.command() + " --wait"
 	var passing []string
 	for {
-		f, err := w.startMoves(ctx, o.dryRun, func(f *fleet) []wish {
+		f, requested, err := w.startMoves(ctx, o.dryRun, func(f *fleet) []wish {
 			left := f.todo(from)
 			if o.dryRun {
 				return left.wishes
@@ -136,6 +181,7 @@ func drain(ctx context.Context, w *watcher, from source, o drainOptions) error {
 			return w.interrupted(ctx, fmt.Errorf("%s: %w", from, err), goesOn)
 		}
 		left := f.todo(from)
+		result.Requested, result.Left = append(result.Requested, requested...), left.report()
 		if !o.dryRun {
 			w.tell(f, left.running)
 		}
@@ -161,7 +207,7 @@ func prepare(ctx context.Context, w *watcher, from source, o drainOptions) error
 	if from.drive != "" {
 		return setDriveCordon(ctx, w, from, !o.undo, o.dryRun)
 	}
-	_, err := setCordon(ctx, w.api, w.table, from.node, true, o.dryRun)
+	_, _, err := setCordon(ctx, w.api, w.table, from.node, true, o.dryRun)
 	return err
 }
 
@@ -213,10 +259,28 @@ type remainder struct {
 	passing []string
 	// wishes for replicas that can move, and stuck those that cannot, with the reason and what to do.
 	wishes []wish
-	stuck  []string
+	stuck  []StuckReplica
 }
 
 func (r remainder) empty() bool { return len(r.replicas) == 0 && len(r.snapshots) == 0 }
+
+// report on it, for programs.
+func (r remainder) report() *DrainLeft {
+	left := &DrainLeft{Empty: r.empty(), Replicas: append([]string{}, r.replicas...), Snapshots: append([]string{}, r.snapshots...), Running: reports(r.running),
+		CanMove: []string{}, CannotMove: append([]StuckReplica{}, r.stuck...), Passing: append([]string{}, r.passing...)}
+	for _, w := range r.wishes {
+		left.CanMove = append(left.CanMove, w.replica)
+	}
+	return left
+}
+
+// words about the replica, as a line.
+func (s StuckReplica) words() string {
+	if s.Volume == "" {
+		return fmt.Sprintf("NvmfReplica %s: %s", s.Name, s.Reason)
+	}
+	return fmt.Sprintf("volume %s: %s", s.Volume, s.Reason)
+}
 
 // todo is what is left on a node or drive. What has not said on which drive it is counts for each.
 func (f *fleet) todo(from source) remainder {
@@ -256,19 +320,22 @@ func (f *fleet) assign(left *remainder, replica string) {
 	}
 	v, r := &f.volumes[i], f.replica(replica)
 	p, moves := f.moving(v)
+	stuck := func(format string, args ...any) {
+		left.stuck = append(left.stuck, StuckReplica{Name: replica, Volume: f.called(v), Reason: fmt.Sprintf(format, args...)})
+	}
 	switch err := f.movable(v); {
 	case moves && p.replica == replica:
 		left.running = append(left.running, p)
 	case moves:
-		left.stuck = append(left.stuck, fmt.Sprintf("volume %s: another move is running, from node %s%s; when it is complete, repeat the command", p.called, p.from, toNode(p.to)))
+		stuck("another move is running, from node %s%s; when it is complete, repeat the command", p.from, toNode(p.to))
 	case r == nil:
-		left.stuck = append(left.stuck, fmt.Sprintf("volume %s: its NvmfReplica %s does not exist; see kubectl weft status %s", f.called(v), replica, left.node))
+		stuck("its NvmfReplica %s does not exist; see kubectl weft status %s", replica, left.node)
 	case left.drive != "" && r.Status.Device == "":
-		left.stuck = append(left.stuck, fmt.Sprintf("volume %s: its replica %s has not reported which drive stores it; see kubectl weft status %s", f.called(v), replica, left.node))
+		stuck("its replica %s has not reported which drive stores it; see kubectl weft status %s", replica, left.node)
 	case err != nil:
-		left.stuck = append(left.stuck, fmt.Sprintf("volume %s: %v", f.called(v), err))
+		stuck("%v", err)
 	case len(f.takers(v)) == 0:
-		left.stuck = append(left.stuck, fmt.Sprintf("volume %s: no other node of NvmfTarget %s can take its replica now; see kubectl weft status %s", f.called(v), v.Spec.Target, v.Spec.Target))
+		stuck("no other node of NvmfTarget %s can take its replica now; see kubectl weft status %s", v.Spec.Target, v.Spec.Target)
 	default:
 		left.wishes = append(left.wishes, wish{volume: v.Name, replica: replica})
 	}
@@ -280,7 +347,7 @@ func (f *fleet) assignUnlisted(left *remainder, replica string) {
 	r := f.replica(replica)
 	v := f.volume(r.Spec.Volume.Name)
 	if v == nil {
-		left.stuck = append(left.stuck, fmt.Sprintf("NvmfReplica %s: its NvmfVolume %s does not exist; see docs/tasks/recover-a-deleted-volume.md", replica, r.Spec.Volume.Name))
+		left.stuck = append(left.stuck, StuckReplica{Name: replica, Reason: fmt.Sprintf("its NvmfVolume %s does not exist; see docs/tasks/recover-a-deleted-volume.md", r.Spec.Volume.Name)})
 		return
 	}
 	if p, moves := f.moving(v); moves && p.replica == replica {
@@ -290,10 +357,13 @@ func (f *fleet) assignUnlisted(left *remainder, replica string) {
 	left.passing = append(left.passing, replica)
 }
 
-// startMoves requests the moves that a look at everything leads to. A dry run only shows them.
-func (w *watcher) startMoves(ctx context.Context, dryRun bool, plan func(*fleet) []wish) (*fleet, error) {
-	var f *fleet
-	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+// startMoves requests the moves that a look at everything leads to, and returns them. A dry run only shows them.
+func (w *watcher) startMoves(ctx context.Context, dryRun bool, plan func(*fleet) []wish) (f *fleet, requested []MoveReport, err error) {
+	requested = []MoveReport{}
+	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		if dryRun {
+			requested = []MoveReport{} // the last look counts
+		}
 		var err error
 		if f, err = w.look(ctx); err != nil {
 			return err
@@ -303,14 +373,16 @@ func (w *watcher) startMoves(ctx context.Context, dryRun bool, plan func(*fleet)
 			if err := writeMove(ctx, w.api, v, &v1alpha1.VolumeMove{Replica: one.replica, Node: one.to}, dryRun); err != nil {
 				return fmt.Errorf("volume %s: %w", f.called(v), err)
 			}
-			w.line("%s", f.requested(v, memberOf(v, one.replica), one.to, dryRun))
+			m := memberOf(v, one.replica)
+			w.line("%s", f.requested(v, m, one.to, dryRun))
+			requested = append(requested, progress{called: f.called(v), replica: m.Name, from: m.Node, to: one.to, state: moveRequested, copied: notCopied}.report())
 			if p, is := f.moving(v); is {
 				w.last[v.Name] = p
 			}
 		}
 		return nil
 	})
-	return f, err
+	return f, requested, err
 }
 
 // first of the wishes, as many as there is room for.
@@ -322,7 +394,7 @@ func (w *watcher) tellLeft(f *fleet, left remainder, dryRun bool) {
 	if len(left.stuck) > 0 {
 		w.line("cannot move:")
 		for _, s := range left.stuck {
-			w.line("- %s", s)
+			w.line("- %s", s.words())
 		}
 	}
 	if len(left.passing) > 0 {

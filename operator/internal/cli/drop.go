@@ -5,7 +5,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
@@ -20,8 +19,26 @@ import (
 // maxNamed bounds the names in a message.
 const maxNamed = 5
 
+// A DropResult is what `kubectl weft drop -o json` prints.
+type DropResult struct {
+	Node  string `json:"node"`
+	Drive string `json:"drive"`
+	// Dropped is false with --undo.
+	Dropped bool `json:"dropped"`
+	// LostReplicas are those on a drive that is dropped.
+	LostReplicas []LostReplica `json:"lostReplicas,omitempty"`
+}
+
+// A LostReplica is an NvmfReplica on a dead drive.
+type LostReplica struct {
+	Name string `json:"name"`
+	// Volume is the name of the NvmfVolume.
+	Volume string `json:"volume"`
+}
+
 func dropCommand(at *cluster) *cobra.Command {
 	undo := false
+	var format *output
 	cmd := &cobra.Command{
 		Use:   "drop NODE DRIVE",
 		Short: "Give up a dead drive and the replicas on it",
@@ -33,6 +50,9 @@ with --undo.`,
 		Example: `  kubectl weft drop node1 eui.0025388b710116a1`,
 		Args:    takes(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := format.check(); err != nil {
+				return err
+			}
 			api, err := at.client()
 			if err != nil {
 				return err
@@ -45,13 +65,15 @@ with --undo.`,
 			if err != nil {
 				return fmt.Errorf("drive %s of node %s: %w", args[1], args[0], unread(err))
 			}
+			w := verb(api, cmd, format)
 			if undo {
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "drive %s is no longer dropped; if its NvmfTarget selects it, its volumes become available again\n", args[1])
-				return err
+				w.line("drive %s is no longer dropped; if its NvmfTarget selects it, its volumes become available again", args[1])
+				return w.did(DropResult{Node: args[0], Drive: args[1]}, w.err)
 			}
-			return tellDropped(cmd.Context(), api, cmd.OutOrStdout(), args[0], args[1])
+			return tellDropped(cmd.Context(), w, args[0], args[1])
 		},
 	}
+	format = resultFlag(cmd)
 	cmd.Flags().BoolVar(&undo, "undo", false, "use the drive again")
 	return cmd
 }
@@ -124,14 +146,16 @@ func changeNode(ctx context.Context, api client.Client, name string, change func
 }
 
 // tellDropped says what is lost with a drive.
-func tellDropped(ctx context.Context, api client.Reader, out io.Writer, node, drive string) error {
+func tellDropped(ctx context.Context, w *watcher, node, drive string) error {
 	var replicas v1alpha1.NvmfReplicaList
-	if err := api.List(ctx, &replicas, client.MatchingFields{"spec.node": node}); err != nil {
+	if err := w.api.List(ctx, &replicas, client.MatchingFields{"spec.node": node}); err != nil {
 		return err
 	}
+	result := DropResult{Node: node, Drive: drive, Dropped: true}
 	var names []string
 	for _, r := range replicas.Items {
 		if r.Status.Device == drive {
+			result.LostReplicas = append(result.LostReplicas, LostReplica{Name: r.Name, Volume: r.Spec.Volume.Name})
 			names = append(names, fmt.Sprintf("%s of volume %s", r.Name, r.Spec.Volume.Name))
 		}
 	}
@@ -139,6 +163,6 @@ func tellDropped(ctx context.Context, api client.Reader, out io.Writer, node, dr
 	if len(names) > 0 {
 		lost = fmt.Sprintf("lost replicas: %s", strings.Join(names, ", "))
 	}
-	_, err := fmt.Fprintf(out, "dropping drive %s as soon as the node reports that it cannot be read (kubectl weft status %s); %s\n", drive, node, lost)
-	return err
+	w.line("dropping drive %s as soon as the node reports that it cannot be read (kubectl weft status %s); %s", drive, node, lost)
+	return w.did(result, w.err)
 }

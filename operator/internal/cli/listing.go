@@ -63,7 +63,7 @@ func shownAs[T any](list func(f *fleet, nodes []string) listing[T]) shower {
 
 // listingCommand completes a command that shows something of nodes: of those in its arguments, or of all.
 func listingCommand(at *cluster, now clock.PassiveClock, cmd *cobra.Command, show shower) *cobra.Command {
-	format := outputFlag(cmd, outputWide, outputJSON, outputYAML)
+	format := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := format.check(); err != nil {
 			return err

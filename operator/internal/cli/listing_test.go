@@ -173,18 +173,16 @@ func TestVolumeList(t *testing.T) {
 }
 
 func TestListingFlags(t *testing.T) {
-	for _, c := range [][]string{{"pools", "-o", "csv"}, {"drives", "-o", "csv"}, {"snapshots", "-o", "csv"}, {"volume", "x", "-o", "csv"}, {"check", "-o", "csv"}, {"status", "-o", "csv"}} {
-		cmd := Command("test")
-		cmd.SetArgs(c)
-		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), `--output is "csv"; must be table, wide, json or yaml`) {
-			t.Errorf("%v: got %v", c, err)
-		}
-	}
-	for _, c := range [][]string{{"check-image", "-o", "wide"}, {"plan", "-f", "-", "-o", "wide"}} {
-		cmd := Command("test")
-		cmd.SetArgs(c)
-		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), `--output is "wide"; must be table, json or yaml`) {
-			t.Errorf("%v: got %v", c, err)
+	for want, calls := range map[string][]string{
+		"table, wide, json or yaml": {"pools", "drives", "snapshots", "volumes", "volume x", "check", "check-image", "status", "plan -f -", "recover x", "top nodes"},
+		"text, json or yaml":        {"move x", "rotate x", "drain a", "retire a b", "rebalance fast", "cordon a", "uncordon a", "drop a b", "delete volume x"},
+	} {
+		for _, call := range calls {
+			cmd := Command("test")
+			cmd.SetArgs(append(strings.Fields(call), "-o", "csv"))
+			if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), `--output is "csv"; must be `+want) {
+				t.Errorf("%s: got %v", call, err)
+			}
 		}
 	}
 }

@@ -23,8 +23,35 @@ type moveOptions struct {
 	wait, dryRun, cancel bool
 }
 
+// A MoveResult is what `kubectl weft move -o json` prints.
+type MoveResult struct {
+	DryRun bool `json:"dryRun"`
+	// Volume by its claim, NAMESPACE/NAME, or nv/NAME; and the NvmfVolume.
+	Volume string `json:"volume"`
+	Name   string `json:"name"`
+	// Result: Requested, Running if the same move was running already, Cancelled, or NotRunning if there was none to
+	// cancel. With --wait, Moved, Cancelled or Deleted.
+	Result string `json:"result"`
+	// Replica that moves, and its node.
+	Replica string `json:"replica,omitempty"`
+	From    string `json:"from,omitempty"`
+	// To is absent while the CSI controller has not chosen the node.
+	To string `json:"to,omitempty"`
+}
+
+// Results of commands that change volumes.
+const (
+	resultRequested  = "Requested"
+	resultRunning    = "Running"
+	resultNotRunning = "NotRunning"
+	resultCancelled  = "Cancelled"
+	resultMoved      = "Moved"
+	resultDeleted    = "Deleted"
+)
+
 func moveCommand(at *cluster) *cobra.Command {
 	var o moveOptions
+	var format *output
 	cmd := &cobra.Command{
 		Use:   "move CLAIM [--to NODE] [--from NODE]",
 		Short: "Move a replica of a volume to another node",
@@ -42,6 +69,9 @@ You can repeat the command: if the same move is running, it says so, and --wait 
   kubectl weft move data --cancel`,
 		Args: takes(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := format.check(); err != nil {
+				return err
+			}
 			namespace, err := at.namespaceOf(o.namespace)
 			if err != nil {
 				return err
@@ -50,9 +80,10 @@ You can repeat the command: if the same move is running, it says so, and --wait 
 			if err != nil {
 				return err
 			}
-			return moveClaim(cmd.Context(), newWatcher(api, cmd.OutOrStdout()), namespace, args[0], o)
+			return moveClaim(cmd.Context(), verb(api, cmd, format), namespace, args[0], o)
 		},
 	}
+	format = resultFlag(cmd)
 	flags := cmd.Flags()
 	flags.StringVarP(&o.namespace, "namespace", "n", "", "namespace of CLAIM (default: that of the kubeconfig context)")
 	flags.StringVar(&o.to, "to", "", "node to move the replica to (default: the CSI controller chooses)")
@@ -73,6 +104,7 @@ func moveClaim(ctx context.Context, w *watcher, namespace, arg string, o moveOpt
 		return err
 	}
 	var f *fleet
+	var result MoveResult
 	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		if f, err = w.look(ctx); err != nil {
 			return err
@@ -81,27 +113,30 @@ func moveClaim(ctx context.Context, w *watcher, namespace, arg string, o moveOpt
 		if v == nil {
 			return fmt.Errorf("NvmfVolume %s not found; existing volumes: kubectl get nv", name)
 		}
+		result = MoveResult{DryRun: o.dryRun, Volume: f.called(v), Name: v.Name}
 		if o.cancel {
-			return cancelMove(ctx, w, f, v, o.dryRun)
+			return cancelMove(ctx, w, f, v, o.dryRun, &result)
 		}
-		return requestMove(ctx, w, f, v, o)
+		return requestMove(ctx, w, f, v, o, &result)
 	})
 	if err != nil {
 		return fmt.Errorf("volume %s: %w", arg, err)
 	}
 	if !o.wait || o.dryRun {
-		return w.err
+		return w.did(result, w.err)
 	}
 	move, _ := f.moving(f.volume(name))
-	return w.untilMoved(ctx, move)
+	err = w.untilMoved(ctx, move, &result)
+	return w.did(result, err)
 }
 
 // requestMove writes the move that was asked for; one that is there already is only told.
-func requestMove(ctx context.Context, w *watcher, f *fleet, v *v1alpha1.NvmfVolume, o moveOptions) error {
+func requestMove(ctx context.Context, w *watcher, f *fleet, v *v1alpha1.NvmfVolume, o moveOptions, result *MoveResult) error {
 	begun := "" // the node on which the CSI controller began to replace a lost replica
 	if running, is := f.moving(v); is {
 		if (o.from == "" || o.from == running.from) && (o.to == "" || o.to == running.to) {
 			w.line("volume %s: the replica on node %s is already moving%s", f.called(v), running.from, toNode(running.to))
+			result.tell(resultRunning, running)
 			return nil
 		}
 		if !f.changeable(running, o) {
@@ -117,6 +152,7 @@ func requestMove(ctx context.Context, w *watcher, f *fleet, v *v1alpha1.NvmfVolu
 	if err := writeMove(ctx, w.api, v, &v1alpha1.VolumeMove{Replica: m.Name, Node: o.to}, o.dryRun); err != nil {
 		return err
 	}
+	result.tell(resultRequested, progress{replica: m.Name, from: m.Node, to: o.to})
 	w.line("%s", f.requested(v, m, o.to, o.dryRun))
 	if is := f.mirrorMember(v.Name, m.Name); is != nil && is.Foreign {
 		w.line("  the replica was refused, because it may have data that no other replica has; its data is deleted")
@@ -131,6 +167,11 @@ func requestMove(ctx context.Context, w *watcher, f *fleet, v *v1alpha1.NvmfVolu
 		w.line("  from then on, the volume has a mirror, and can be used by one node at a time only")
 	}
 	return nil
+}
+
+// tell how a move is.
+func (r *MoveResult) tell(result string, p progress) {
+	r.Result, r.Replica, r.From, r.To = result, p.replica, p.from, p.to
 }
 
 // changeable tells whether a move that is running was begun by the CSI controller, which chose the node, and a person
@@ -234,9 +275,10 @@ func writeMove(ctx context.Context, api client.Client, v *v1alpha1.NvmfVolume, m
 }
 
 // cancelMove removes the move of a volume, as long as the former replica is not being removed.
-func cancelMove(ctx context.Context, w *watcher, f *fleet, v *v1alpha1.NvmfVolume, dryRun bool) error {
+func cancelMove(ctx context.Context, w *watcher, f *fleet, v *v1alpha1.NvmfVolume, dryRun bool, result *MoveResult) error {
 	p, is := f.moving(v)
 	if !is {
+		result.Result = resultNotRunning
 		w.line("volume %s: no move is running", f.called(v))
 		return nil
 	}
@@ -252,6 +294,7 @@ func cancelMove(ctx context.Context, w *watcher, f *fleet, v *v1alpha1.NvmfVolum
 	if dryRun {
 		suffix = " (dry run)"
 	}
+	result.tell(resultCancelled, p)
 	w.line("volume %s: move cancelled%s; replica %s stays on node %s", f.called(v), suffix, p.replica, p.from)
 	if p.reason == v1alpha1.MoveReplicaLost {
 		w.line("  the replica is lost, and is replaced again; set spec.replaceLostReplicaAfterMinutes of NvmfVolume %s to -1 to prevent that", v.Name)
@@ -263,7 +306,7 @@ func cancelMove(ctx context.Context, w *watcher, f *fleet, v *v1alpha1.NvmfVolum
 }
 
 // untilMoved shows the progress of a move until it has ended.
-func (w *watcher) untilMoved(ctx context.Context, move progress) error {
+func (w *watcher) untilMoved(ctx context.Context, move progress, result *MoveResult) error {
 	const goesOn = "the move goes on; to see its progress, run: kubectl weft status"
 	w.last[move.volume] = move
 	for {
@@ -276,13 +319,19 @@ func (w *watcher) untilMoved(ctx context.Context, move progress) error {
 		if v != nil {
 			if p, is := f.moving(v); is && p.replica == move.replica {
 				moves = append(moves, p)
+				result.To = p.to
 			}
 		}
 		w.tell(f, moves)
 		switch {
-		case len(moves) == 0 && (v == nil || memberOf(v, move.replica) != nil):
+		case len(moves) == 0 && v == nil:
+			result.Result = resultDeleted
+			return w.ends(CodeUnwell)
+		case len(moves) == 0 && memberOf(v, move.replica) != nil:
+			result.Result = resultCancelled
 			return w.ends(CodeUnwell)
 		case len(moves) == 0:
+			result.Result = resultMoved
 			return w.err
 		}
 		if err := w.pause(ctx); err != nil {

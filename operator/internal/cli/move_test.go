@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,7 +27,10 @@ type rig struct {
 	t           *testing.T
 	api         client.Client
 	out, stderr bytes.Buffer
-	now         time.Time
+	// format of -o; with one for programs, the result of a command is in results, and its lines are in out.
+	format  string
+	results bytes.Buffer
+	now     time.Time
 	// steps of the controller, in order; when none is left, the person interrupts the command.
 	steps     []func()
 	interrupt context.CancelFunc
@@ -46,7 +50,10 @@ func newRig(t *testing.T, objects ...client.Object) *rig {
 	}
 	byUID := func(o client.Object) []string { return []string{string(o.(*corev1.Event).InvolvedObject.UID)} }
 	byPhase := func(o client.Object) []string { return []string{string(o.(*corev1.Pod).Status.Phase)} }
-	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithIndex(&corev1.Event{}, eventsOf, byUID).WithIndex(&corev1.Pod{}, phaseOfPod, byPhase).Build()
+	byNode := func(o client.Object) []string { return []string{o.(*v1alpha1.NvmfReplica).Spec.Node} }
+	byTarget := func(o client.Object) []string { return []string{o.(*v1alpha1.NvmfNode).Spec.Target} }
+	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithIndex(&corev1.Event{}, eventsOf, byUID).WithIndex(&corev1.Pod{}, phaseOfPod, byPhase).
+		WithIndex(&v1alpha1.NvmfReplica{}, "spec.node", byNode).WithIndex(&v1alpha1.NvmfNode{}, "spec.target", byTarget).Build()
 	r := &rig{t: t, api: api, now: noon}
 	r.ctx, r.interrupt = context.WithCancel(t.Context())
 	t.Cleanup(r.interrupt)
@@ -99,6 +106,12 @@ func replicaOf(v *v1alpha1.NvmfVolume, m v1alpha1.VolumeMember) *v1alpha1.NvmfRe
 // command runs with this watcher.
 func (r *rig) watcher() *watcher {
 	w := newWatcher(r.api, &r.out)
+	if r.format != "" {
+		cmd := &cobra.Command{}
+		cmd.SetOut(&r.results)
+		cmd.SetErr(&r.out)
+		w = verb(r.api, cmd, &output{format: r.format})
+	}
 	w.now = func() time.Time { return r.now }
 	w.pause = func(ctx context.Context) error {
 		r.now = r.now.Add(time.Minute)

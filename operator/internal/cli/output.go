@@ -13,12 +13,14 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Formats of -o. A command without a wide table does not offer outputWide.
+// Formats of -o.
 const (
 	outputTable = "table"
 	outputWide  = "wide"
 	outputJSON  = "json"
 	outputYAML  = "yaml"
+	// outputText of a command that changes something is in lines.
+	outputText = "text"
 )
 
 // output is the format that -o asks for, of those that a command offers.
@@ -27,10 +29,21 @@ type output struct {
 	offers []string
 }
 
-// outputFlag adds -o to a command. Tables are the default.
-func outputFlag(cmd *cobra.Command, offers ...string) *output {
-	o := &output{offers: append([]string{outputTable}, offers...)}
-	cmd.Flags().StringVarP(&o.format, "output", "o", outputTable, "output format: "+o.list())
+// outputFlag adds -o to a command that shows something. Tables are the default; what has no further columns is the same
+// with outputWide.
+func outputFlag(cmd *cobra.Command) *output {
+	return formatFlag(cmd, outputTable, outputWide, outputJSON, outputYAML)
+}
+
+// resultFlag adds -o to a command that changes something.
+func resultFlag(cmd *cobra.Command) *output {
+	return formatFlag(cmd, outputText, outputJSON, outputYAML)
+}
+
+// formatFlag adds -o with these formats to a command. The first is the default.
+func formatFlag(cmd *cobra.Command, offers ...string) *output {
+	o := &output{offers: offers}
+	cmd.Flags().StringVarP(&o.format, "output", "o", offers[0], "output format: "+o.list())
 	// The flag exists: it was added a line ago.
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(o.offers, cobra.ShellCompDirectiveNoFileComp))
 	return o
@@ -52,7 +65,7 @@ func (o *output) check() error {
 // wide tables have columns that few need.
 func (o *output) wide() bool { return o.format == outputWide }
 
-// forPeople says that the output is a table, and lines beside it.
+// forPeople says that the output is a table or lines.
 func (o *output) forPeople() bool { return o.format != outputJSON && o.format != outputYAML }
 
 // encode v for programs; false: the command prints a table instead.

@@ -72,7 +72,7 @@ Exit codes:
 	flags.StringVarP(&o.file, "filename", "f", "", `file that contains NvmfTargets, or "-" for standard input; other objects are ignored`)
 	flags.StringVar(&o.node, "node", "", "plan for this node of the cluster, even if the target's nodeSelector does not match it")
 	flags.StringVar(&o.inventory, "inventory", "", "plan for the nodes in this file, without a cluster")
-	o.output = outputFlag(cmd, outputJSON, outputYAML)
+	o.output = outputFlag(cmd)
 	flags.StringVar(&o.volumes, "volumes", "", "count what the volumes in this file need on the planned nodes")
 	flags.BoolVar(&o.reserve, "reserve", true, "with --volumes: keep enough free that the replicas of any one lost node can be created again on the others")
 	cmd.MarkFlagsMutuallyExclusive("node", "inventory")

@@ -5,6 +5,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -195,12 +197,39 @@ type watcher struct {
 	last  map[string]progress
 	// bars of copies, below all lines; on a terminal only.
 	bars *screen
+	// results go here for programs; nil: the lines are all.
+	results func(any) error
 }
 
 func newWatcher(api client.Client, out io.Writer) *watcher {
 	return &watcher{api: api, table: newTable(out), now: time.Now, last: map[string]progress{}, bars: newScreen(out, io.Discard), pause: func(ctx context.Context) error {
 		return pauseFor(ctx, lookEvery)
 	}}
+}
+
+// verb is the watcher of a command that changes something. If its output is for programs, lines go to standard error.
+func verb(api client.Client, cmd *cobra.Command, format *output) *watcher {
+	if format.forPeople() {
+		return newWatcher(api, cmd.OutOrStdout())
+	}
+	w := newWatcher(api, cmd.ErrOrStderr())
+	w.results = func(v any) error {
+		_, err := format.encode(cmd.OutOrStdout(), v)
+		return err
+	}
+	return w
+}
+
+// did prints for programs what a command did, unless it failed.
+func (w *watcher) did(v any, err error) error {
+	var exit *ExitError
+	if w.results == nil || err != nil && !errors.As(err, &exit) {
+		return err
+	}
+	if failed := w.results(v); failed != nil {
+		return failed
+	}
+	return err
 }
 
 // line takes the place of the bars: the next look draws them below it.

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
@@ -22,8 +23,29 @@ type rebalanceOptions struct {
 	max, within int
 }
 
+// A RebalanceResult is what `kubectl weft rebalance -o json` prints.
+type RebalanceResult struct {
+	DryRun bool   `json:"dryRun"`
+	Target string `json:"target"`
+	// Requested moves, and with those all that are running.
+	Requested []MoveReport `json:"requested"`
+	Running   []MoveReport `json:"running"`
+	Nodes     []NodeUsage  `json:"nodes"`
+}
+
+// NodeUsage is what a node's pools have, and promise when the moves that are running are complete.
+type NodeUsage struct {
+	Name         string             `json:"name"`
+	GetsReplicas bool               `json:"getsReplicas"`
+	Total        *resource.Quantity `json:"total"`
+	Promised     *resource.Quantity `json:"promised"`
+	// PromisedAfterwards is what they promise when the moves that were requested are complete, too.
+	PromisedAfterwards *resource.Quantity `json:"promisedAfterwards"`
+}
+
 func rebalanceCommand(at *cluster) *cobra.Command {
 	var o rebalanceOptions
+	var format *output
 	cmd := &cobra.Command{
 		Use:   "rebalance TARGET",
 		Short: "Move replicas from the fullest nodes of a target to the emptiest",
@@ -38,13 +60,17 @@ out.`,
   kubectl weft rebalance fast --max 2`,
 		Args: takes(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := format.check(); err != nil {
+				return err
+			}
 			api, err := at.client()
 			if err != nil {
 				return err
 			}
-			return rebalance(cmd.Context(), newWatcher(api, cmd.OutOrStdout()), args[0], o)
+			return rebalance(cmd.Context(), verb(api, cmd, format), args[0], o)
 		},
 	}
+	format = resultFlag(cmd)
 	flags := cmd.Flags()
 	flags.BoolVar(&o.dryRun, "dry-run", false, "show what would happen; change nothing")
 	flags.IntVar(&o.max, "max", defaultMoves, "moves that run at once")
@@ -73,7 +99,7 @@ func rebalance(ctx context.Context, w *watcher, target string, o rebalanceOption
 	}
 	var before, after []weighed
 	var shifts []shift
-	f, err = w.startMoves(ctx, o.dryRun, func(f *fleet) []wish {
+	f, requested, err := w.startMoves(ctx, o.dryRun, func(f *fleet) []wish {
 		before = f.weigh(target)
 		shifts, after = balance(before, f.loads(target), float64(o.within)/100, o.max-len(f.movesOf(target)))
 		wishes := make([]wish, len(shifts))
@@ -95,8 +121,18 @@ func rebalance(ctx context.Context, w *watcher, target string, o rebalanceOption
 		w.line("nothing to move: the usage of the nodes is within %d percentage points, or no replica that can move brings them nearer", o.within)
 	}
 	w.columns(usageRows(before, after))
-	return w.err
+	return w.did(RebalanceResult{DryRun: o.dryRun, Target: target, Requested: requested, Running: reports(running), Nodes: usages(before, after)}, w.err)
 }
+
+func usages(before, after []weighed) []NodeUsage {
+	all := make([]NodeUsage, len(before))
+	for i, n := range before {
+		all[i] = NodeUsage{Name: n.node, GetsReplicas: n.receives, Total: inBytes(n.totalBytes), Promised: inBytes(n.promisedBytes), PromisedAfterwards: inBytes(after[i].promisedBytes)}
+	}
+	return all
+}
+
+func inBytes(n int64) *resource.Quantity { return resource.NewQuantity(n, resource.BinarySI) }
 
 func usageRows(before, after []weighed) [][]string {
 	rows := [][]string{{"NODE", "GETS REPLICAS", "USAGE NOW", "USAGE AFTERWARDS"}}

@@ -114,7 +114,7 @@ Exit codes:
 			return recoverOne(cmd.Context(), w, namespace, args[0], o)
 		},
 	}
-	format = outputFlag(cmd, outputJSON, outputYAML)
+	format = outputFlag(cmd)
 	o.addFlags(cmd)
 	return cmd
 }

@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,8 +23,34 @@ type rotateOptions struct {
 	all, wait, dryRun bool
 }
 
+// A RotateResult is what `kubectl weft rotate -o json` prints.
+type RotateResult struct {
+	DryRun  bool            `json:"dryRun"`
+	Volumes []RotatedVolume `json:"volumes"`
+}
+
+// A RotatedVolume is one attached volume whose keys were to be rotated.
+type RotatedVolume struct {
+	// Volume by its claim, NAMESPACE/NAME, or nv/NAME; and the NvmfVolume.
+	Volume string `json:"volume"`
+	Name   string `json:"name"`
+	// Result: Requested, Running if a rotation was running already, or Refused. With --wait, Rotated, or Detached if
+	// the volume was detached or deleted meanwhile.
+	Result string `json:"result"`
+	// Reason why the volume was refused, or what its rotation waits for.
+	Reason string `json:"reason,omitempty"`
+}
+
+// Results of rotate beside those of move.
+const (
+	resultRefused  = "Refused"
+	resultRotated  = "Rotated"
+	resultDetached = "Detached"
+)
+
 func rotateCommand(at *cluster) *cobra.Command {
 	var o rotateOptions
+	var format *output
 	cmd := &cobra.Command{
 		Use:   "rotate CLAIM | --target TARGET | --all",
 		Short: "Replace the keys of attached volumes",
@@ -44,6 +71,9 @@ Exit codes:
   kubectl weft rotate --target fast`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := format.check(); err != nil {
+				return err
+			}
 			if (len(args) > 0) == (o.all || o.target != "") {
 				return errors.New("name a CLAIM, or use --target or --all")
 			}
@@ -51,7 +81,7 @@ Exit codes:
 			if err != nil {
 				return err
 			}
-			w := newWatcher(api, cmd.OutOrStdout())
+			w := verb(api, cmd, format)
 			if len(args) == 0 {
 				return rotateVolumes(cmd.Context(), w, "", o)
 			}
@@ -66,6 +96,7 @@ Exit codes:
 			return rotateVolumes(cmd.Context(), w, name, o)
 		},
 	}
+	format = resultFlag(cmd)
 	flags := cmd.Flags()
 	flags.StringVarP(&o.namespace, "namespace", "n", "", "namespace of CLAIM (default: that of the kubeconfig context)")
 	flags.StringVar(&o.target, "target", "", "rotate all volumes of this NvmfTarget")
@@ -90,7 +121,8 @@ func rotateVolumes(ctx context.Context, w *watcher, name string, o rotateOptions
 		return fmt.Errorf("NvmfVolume %s not found; existing volumes: kubectl get nv", name)
 	}
 	value := uuid.NewString()
-	var requested []string
+	result := RotateResult{DryRun: o.dryRun, Volumes: []RotatedVolume{}}
+	requested := 0
 	for i := range f.volumes {
 		v := &f.volumes[i]
 		if name != "" && v.Name != name || o.target != "" && v.Spec.Target != o.target || name == "" && len(v.Spec.Attachments) == 0 {
@@ -101,20 +133,23 @@ func rotateVolumes(ctx context.Context, w *watcher, name string, o rotateOptions
 			return fmt.Errorf("volume %s: %w", f.called(v), err)
 		case err != nil:
 			w.line("volume %s: not rotated: %v", f.called(v), err)
+			result.Volumes = append(result.Volumes, RotatedVolume{Volume: f.called(v), Name: v.Name, Result: resultRefused, Reason: err.Error()})
 			continue
 		}
-		if err := f.requestRotation(ctx, w, v, value, o.dryRun); err != nil {
+		one, err := f.requestRotation(ctx, w, v, value, o.dryRun)
+		if err != nil {
 			return fmt.Errorf("volume %s: %w", f.called(v), err)
 		}
-		requested = append(requested, v.Name)
+		result.Volumes = append(result.Volumes, one)
+		requested++
 	}
-	if len(requested) == 0 {
+	if requested == 0 {
 		w.line("no volume to rotate")
 	}
 	if !o.wait || o.dryRun {
-		return w.err
+		return w.did(result, w.err)
 	}
-	return w.untilRotated(ctx, requested)
+	return w.did(result, w.untilRotated(ctx, result.Volumes))
 }
 
 // rotatable refuses a volume whose keys cannot be rotated, and says what to do.
@@ -142,10 +177,12 @@ func (f *fleet) rotatable(v *v1alpha1.NvmfVolume) error {
 
 // requestRotation of a volume's keys, unless one is running, which is only told. A dry run goes as far as the API
 // server, which checks it.
-func (f *fleet) requestRotation(ctx context.Context, w *watcher, v *v1alpha1.NvmfVolume, value string, dryRun bool) error {
+func (f *fleet) requestRotation(ctx context.Context, w *watcher, v *v1alpha1.NvmfVolume, value string, dryRun bool) (RotatedVolume, error) {
+	one := RotatedVolume{Volume: f.called(v), Name: v.Name, Result: resultRequested}
 	if waits := f.rotating(v); waits != "" {
+		one.Result, one.Reason = resultRunning, waits
 		w.line("volume %s: its keys are already being rotated: %s", f.called(v), waits)
-		return nil
+		return one, nil
 	}
 	options := []client.PatchOption{client.FieldOwner(fieldManager)}
 	suffix := ""
@@ -155,10 +192,10 @@ func (f *fleet) requestRotation(ctx context.Context, w *watcher, v *v1alpha1.Nvm
 	changed := v.DeepCopy()
 	changed.Spec.KeyRotation = value
 	if err := w.api.Patch(ctx, changed, client.MergeFrom(v), options...); err != nil {
-		return err
+		return one, err
 	}
 	w.line("volume %s: rotating its keys%s", f.called(v), suffix)
-	return nil
+	return one, nil
 }
 
 // rotating says what the rotation of a volume's keys waits for; empty when none is running.
@@ -193,8 +230,8 @@ func unwritten(r *v1alpha1.NvmfReplica, h *v1alpha1.VolumeHost) bool {
 	return a != nil && a.Blank && !r.Status.Written
 }
 
-// untilRotated shows what rotations wait for, until there is none.
-func (w *watcher) untilRotated(ctx context.Context, volumes []string) error {
+// untilRotated shows what rotations wait for, until there is none, and notes how each ended.
+func (w *watcher) untilRotated(ctx context.Context, volumes []RotatedVolume) error {
 	last := map[string]string{}
 	for {
 		f, err := w.look(ctx)
@@ -202,22 +239,26 @@ func (w *watcher) untilRotated(ctx context.Context, volumes []string) error {
 			return w.interrupted(ctx, err, "the rotation goes on")
 		}
 		var left []string
-		for _, name := range volumes {
-			v := f.volume(name)
-			if v == nil || len(v.Spec.Attachments) == 0 {
-				continue // its keys are gone
+		for i := range volumes {
+			one := &volumes[i]
+			v := f.volume(one.Name)
+			switch {
+			case one.Result == resultRefused:
+				continue
+			case v == nil || len(v.Spec.Attachments) == 0:
+				one.Result, one.Reason = resultDetached, "" // its keys are gone
+				continue
 			}
-			waits := f.rotating(v)
-			if waits != "" {
-				left = append(left, name)
+			one.Reason = f.rotating(v)
+			if one.Reason != "" {
+				left = append(left, one.Name)
+			} else {
+				one.Result = resultRotated
 			}
-			if was, told := last[name]; !told || was != waits {
-				if waits == "" {
-					waits = "its keys are rotated"
-				}
-				w.stamped("volume %s: %s", f.called(v), waits)
+			if was, told := last[one.Name]; !told || was != one.Reason {
+				w.stamped("volume %s: %s", one.Volume, cmp.Or(one.Reason, "its keys are rotated"))
 			}
-			last[name] = f.rotating(v)
+			last[one.Name] = one.Reason
 		}
 		if len(left) == 0 {
 			return w.err

@@ -46,7 +46,7 @@ Exit codes:
   kubectl weft status storage-1`,
 		Args: cobra.MaximumNArgs(1),
 	}
-	format := outputFlag(cmd, outputWide, outputJSON, outputYAML)
+	format := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := format.check(); err != nil {
 			return err

@@ -130,6 +130,15 @@ func (s *status) reportNode(n v1alpha1.NvmfNode) NodeReport {
 	return r
 }
 
+// reports on moves; no moves are an empty list.
+func reports(moves []progress) []MoveReport {
+	all := make([]MoveReport, len(moves))
+	for i, p := range moves {
+		all[i] = p.report()
+	}
+	return all
+}
+
 func (p progress) report() MoveReport {
 	r := MoveReport{Volume: p.called, Replica: p.replica, From: p.from, To: p.to, State: p.state, Reason: string(p.reason), BytesPerSecond: int64(p.rate), SecondsLeft: int64(p.left.Seconds()), Waiting: p.waiting}
 	if p.percent >= 0 {

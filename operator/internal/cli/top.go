@@ -74,7 +74,7 @@ type topOptions struct {
 
 // topFlags of a command, with the orders that it has; the first of them is the default.
 func topFlags(cmd *cobra.Command, byDefault string, orders ...string) *topOptions {
-	o := &topOptions{order: byDefault, orders: orders, format: outputFlag(cmd, outputWide, outputJSON, outputYAML)}
+	o := &topOptions{order: byDefault, orders: orders, format: outputFlag(cmd)}
 	flags := cmd.Flags()
 	flags.StringVar(&o.order, "sort-by", o.order, "order: "+strings.Join(orders, ", ")+"; the highest first, what is unknown last")
 	flags.DurationVar(&o.interval, "interval", shortestInterval, "time between two samples, at least 5s")
