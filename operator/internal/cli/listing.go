@@ -20,13 +20,33 @@ import (
 
 // listing is a table of one kind of things, over all nodes.
 type listing[T any] struct {
-	// kind is the key of -o json, and "No KIND found." of an empty table.
+	// kind is the key of -o json, and "No KIND found" of an empty table.
 	kind string
 	head []string
 	// wide has further columns of -o wide.
 	wide  []string
 	row   func(item T, wide bool) []string
 	items []T
+	// where the listing was looked for, if not everywhere: " in namespace NAME".
+	where string
+}
+
+// in only those items of a listing that are in a namespace, or all of them if that is empty.
+func (l listing[T]) in(namespace string, is func(item T, namespace string) bool) listing[T] {
+	if namespace != "" {
+		l.where = " in namespace " + namespace
+		l.items = slices.DeleteFunc(l.items, func(item T) bool { return !is(item, namespace) })
+	}
+	return l
+}
+
+// namespaceFlags of a listing of claims, and the namespace that they choose; empty for all.
+func namespaceFlags(cmd *cobra.Command) *string {
+	namespace := ""
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "list only this namespace (default: all namespaces, and what has no claim)")
+	cmd.Flags().BoolP("all-namespaces", "A", false, "list all namespaces, and what has no claim; this is the default")
+	cmd.MarkFlagsMutuallyExclusive("namespace", "all-namespaces")
+	return &namespace
 }
 
 // show the listing in a format.
@@ -36,7 +56,7 @@ func (l listing[T]) show(out io.Writer, format *output) error {
 	}
 	t := newTable(out)
 	if len(l.items) == 0 {
-		t.line("No %s found.", l.kind)
+		t.line("No %s found%s.", l.kind, l.where)
 		return t.err
 	}
 	head := l.head

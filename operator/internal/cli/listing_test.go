@@ -172,6 +172,37 @@ func TestVolumeList(t *testing.T) {
 	golden(t, "volumes-wide.txt", r.listed("volumes", outputWide, "", "b"))
 }
 
+// Without -n, listings have all namespaces, and what has no claim.
+func TestListingsOfANamespace(t *testing.T) {
+	volumes := listing[VolumeRow]{kind: "volumes", items: []VolumeRow{{Claim: "databases/data", Volume: "v1"}, {Claim: "backups/data", Volume: "v2"}, {Claim: "nv/v3", Volume: "v3"}, {Claim: "nv/data", Volume: "v4"}}}
+	snapshots := listing[SnapshotReport]{kind: "snapshots", items: []SnapshotReport{{Name: "s1", Claim: "databases/data"}, {Name: "s2", VolumeSnapshot: "backups/nightly"}, {Name: "s3", Claim: "nv/v3", Volume: "v3"},
+		{Name: "s4", Claim: "databases/logs", VolumeSnapshot: "backups/imported"}}}
+	for namespace, want := range map[string]string{
+		"": "v1 v2 v3 v4 s1 s2 s3 s4", "databases": "v1 s1 s4", "backups": "v2 s2 s4", "nv": "v4", "data": "",
+	} {
+		v, s := volumes, snapshots
+		v.items, s.items = slices.Clone(v.items), slices.Clone(s.items)
+		v, s = v.in(namespace, VolumeRow.in), s.in(namespace, SnapshotReport.in)
+		var got []string
+		for _, item := range v.items {
+			got = append(got, item.Volume)
+		}
+		for _, item := range s.items {
+			got = append(got, item.Name)
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("namespace %q: %v", namespace, got)
+		}
+		var out bytes.Buffer
+		if len(v.items) > 0 {
+			continue
+		}
+		if err := v.show(&out, &output{format: outputTable}); err != nil || out.String() != "No volumes found in namespace data.\n" {
+			t.Errorf("%v: %q", err, out.String())
+		}
+	}
+}
+
 func TestListingFlags(t *testing.T) {
 	for want, calls := range map[string][]string{
 		"table, wide, json or yaml": {"pools", "drives", "snapshots", "volumes", "volume x", "check", "check-image", "status", "plan -f -", "recover x", "top nodes"},

@@ -7,6 +7,7 @@ import (
 	"context"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -47,18 +48,26 @@ type SnapshotReport struct {
 }
 
 func snapshotsCommand(at *cluster, now clock.PassiveClock) *cobra.Command {
-	return listingCommand(at, now, &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "snapshots [NODE...]",
 		Short: "List all snapshots, with their claims and drives",
 		Long: `List the snapshots on all nodes, or on those named: the claim that each was taken of, its VolumeSnapshot, where it is stored, how large it is, and
-problems. The snapshots are sorted by claim and age, the oldest first.
+problems. The snapshots are sorted by claim and age, the oldest first. With -n, list only those whose claim or VolumeSnapshot is in a namespace.
 
 A snapshot without a VolumeSnapshot outlived it, or its VolumeSnapshotContent could not be read.`,
 		Example: `  kubectl weft snapshots
+  kubectl weft snapshots -n databases
   kubectl weft snapshots -o wide`,
-	}, func(ctx context.Context, api client.Reader, f *fleet, nodes []string, out io.Writer, format *output) error {
-		return f.listSnapshots(nodes, readContents(ctx, api)).show(out, format)
+	}
+	namespace := namespaceFlags(cmd)
+	return listingCommand(at, now, cmd, func(ctx context.Context, api client.Reader, f *fleet, nodes []string, out io.Writer, format *output) error {
+		return f.listSnapshots(nodes, readContents(ctx, api)).in(*namespace, SnapshotReport.in).show(out, format)
 	})
+}
+
+// in tells whether the claim or the VolumeSnapshot is in a namespace.
+func (r SnapshotReport) in(namespace string) bool {
+	return r.Claim != volumePrefix+r.Volume && strings.HasPrefix(r.Claim, namespace+"/") || strings.HasPrefix(r.VolumeSnapshot, namespace+"/")
 }
 
 // content of a snapshot: names of its VolumeSnapshotContent and VolumeSnapshot.

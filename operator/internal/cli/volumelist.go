@@ -45,10 +45,11 @@ type VolumeRow struct {
 }
 
 func volumesCommand(at *cluster, now clock.PassiveClock) *cobra.Command {
-	return listingCommand(at, now, &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "volumes [NODE...]",
 		Short: "List all volumes by claim, with where they are, who uses them, and their state",
-		Long: `List all volumes, or those with a replica on the nodes named, sorted by claim. The states are:
+		Long: `List the volumes of all namespaces, or those with a replica on the nodes named, sorted by claim. With -n, list only the claims of
+a namespace. The states are:
 
   Ready     every replica is ready, and has all data
   Degraded  a replica that has all data is ready; another one is not, or lacks data
@@ -58,8 +59,18 @@ func volumesCommand(at *cluster, now clock.PassiveClock) *cobra.Command {
 
 To see everything about one of them, use kubectl weft volume.`,
 		Example: `  kubectl weft volumes
+  kubectl weft volumes -n databases
   kubectl weft volumes storage-1 -o wide`,
-	}, shownAs((*fleet).listVolumes))
+	}
+	namespace := namespaceFlags(cmd)
+	return listingCommand(at, now, cmd, shownAs(func(f *fleet, nodes []string) listing[VolumeRow] {
+		return f.listVolumes(nodes).in(*namespace, VolumeRow.in)
+	}))
+}
+
+// in tells whether the claim is in a namespace.
+func (r VolumeRow) in(namespace string) bool {
+	return r.Claim != volumePrefix+r.Volume && strings.HasPrefix(r.Claim, namespace+"/")
 }
 
 // listVolumes with a replica on nodes, sorted by claim.
