@@ -120,7 +120,7 @@ func bases(t *testing.T) string {
 func small(t *testing.T) *builder {
 	t.Helper()
 	repo := t.TempDir()
-	for _, dir := range []string{"charts", filepath.Join("config", "samples")} {
+	for _, dir := range []string{"charts", filepath.Join("config", "samples"), filepath.Join("operator", "cmd", "kubectl-weft")} {
 		if err := os.CopyFS(filepath.Join(repo, dir), os.DirFS(filepath.Join(root, dir))); err != nil {
 			t.Fatal(err)
 		}

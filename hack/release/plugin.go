@@ -32,13 +32,17 @@ func pluginPlatforms() []pluginArchive {
 	return []pluginArchive{{OS: "darwin", Arch: "amd64"}, {OS: "darwin", Arch: "arm64"}, {OS: "linux", Arch: "amd64"}, {OS: "linux", Arch: "arm64"}}
 }
 
-// packPlugin writes kubectl-weft and the licence for each platform to dir.
+// completionScript is what kubectl runs to complete arguments of kubectl weft.
+const completionScript = "kubectl_complete-weft"
+
+// packPlugin writes kubectl-weft, its script for completion and the licence for each platform to dir.
 func packPlugin(repo, programs, dir string, at time.Time) ([]pluginArchive, error) {
 	platforms := pluginPlatforms()
 	for i, p := range platforms {
 		data, err := tarGzip(at, []packed{
 			{"LICENSE", filepath.Join(repo, "LICENSE"), 0o644},
 			{"kubectl-weft", p.program(programs), 0o755},
+			{completionScript, filepath.Join(repo, "operator/cmd/kubectl-weft", completionScript), 0o755},
 		})
 		if err != nil {
 			return nil, fmt.Errorf("pack kubectl-weft for %s/%s: %w; make release builds it", p.OS, p.Arch, err)

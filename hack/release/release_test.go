@@ -353,8 +353,8 @@ func TestReleaseHasThePluginThatKrewFinds(t *testing.T) {
 			t.Errorf("%s for %s/%s does not have the manifest's checksum", file, goos, arch)
 		}
 		files := unpack(t, archive)
-		if files[p.Bin] == nil || files["LICENSE"] == nil {
-			t.Errorf("%s has not both %s and LICENSE", file, p.Bin)
+		if files[p.Bin] == nil || files["LICENSE"] == nil || files[completionScript] == nil {
+			t.Errorf("%s has not all of %s, %s and LICENSE", file, p.Bin, completionScript)
 		}
 		checkBill(t, mustRead(t, filepath.Join(dir, strings.TrimSuffix(file, ".tar.gz")+".spdx.json")), p.SHA256, "pkg:golang/stdlib@")
 		if goos == runtime.GOOS && arch == runtime.GOARCH {

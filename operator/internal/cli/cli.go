@@ -7,6 +7,8 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/spf13/cobra"
 	appsv1 "k8s.io/api/apps/v1"
@@ -52,6 +54,13 @@ type cluster struct{ kubeconfig, context string }
 // Command is the whole program.
 func Command(version string) *cobra.Command {
 	var at cluster
+	cmd := commands(&at, version)
+	completer{client: at.client, namespace: at.namespaceOf, contexts: at.contexts}.addCompletions(cmd)
+	return cmd
+}
+
+// commands of the program, which find their cluster by its flags.
+func commands(at *cluster, version string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:           "kubectl-weft",
 		Short:         "Manage weft storage: plan targets, inspect and report their state, move and recover volumes, and rotate their keys",
@@ -64,12 +73,12 @@ func Command(version string) *cobra.Command {
 	flags.StringVar(&at.kubeconfig, "kubeconfig", "", "path to the kubeconfig file (default $KUBECONFIG or ~/.kube/config)")
 	flags.StringVar(&at.context, "context", "", "kubeconfig context to use (default: the current context)")
 	colourFlag(cmd)
-	cmd.AddCommand(planCommand(&at), statusCommand(&at, clock.RealClock{}), checkCommand(&at, version), deleteCommand(&at), dropCommand(&at),
-		cordonCommand(&at), uncordonCommand(&at), checkImageCommand(&at),
-		moveCommand(&at), rotateCommand(&at), drainCommand(&at), retireCommand(&at), rebalanceCommand(&at), recoverCommand(&at))
-	cmd.AddCommand(volumeCommand(&at, clock.RealClock{}), volumesCommand(&at, clock.RealClock{}), poolsCommand(&at, clock.RealClock{}), drivesCommand(&at, clock.RealClock{}), snapshotsCommand(&at, clock.RealClock{}),
-		topCommand(&at, at.top), reportCommand(&at, version, clock.RealClock{}))
-	completer{client: at.client, namespace: at.namespaceOf}.addCompletions(cmd)
+	now := clock.RealClock{}
+	cmd.AddCommand(planCommand(at), statusCommand(at, now), checkCommand(at, version), deleteCommand(at), dropCommand(at),
+		cordonCommand(at), uncordonCommand(at), checkImageCommand(at),
+		moveCommand(at), rotateCommand(at), drainCommand(at), retireCommand(at), rebalanceCommand(at), recoverCommand(at))
+	cmd.AddCommand(volumeCommand(at, now), volumesCommand(at, now), poolsCommand(at, now), drivesCommand(at, now), snapshotsCommand(at, now),
+		topCommand(at, at.top), reportCommand(at, version, now))
 	return cmd
 }
 
@@ -96,6 +105,12 @@ func (c *cluster) config() clientcmd.ClientConfig {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = c.kubeconfig
 	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: c.context})
+}
+
+// contexts of the kubeconfig, by name.
+func (c *cluster) contexts() ([]string, error) {
+	raw, err := c.config().RawConfig()
+	return slices.Collect(maps.Keys(raw.Contexts)), err
 }
 
 // client of the API server. It knows what weft has, Nodes, PersistentVolumes and their claims, without asking the

@@ -4,12 +4,14 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -23,6 +25,8 @@ const completionTimeout = 3 * time.Second
 type completer struct {
 	client    func() (client.Client, error)
 	namespace func(given string) (string, error)
+	// contexts of the kubeconfig.
+	contexts func() ([]string, error)
 }
 
 // candidates for the next argument, after these.
@@ -36,7 +40,7 @@ func (c completer) addCompletions(root *cobra.Command) {
 		"cordon": listed[v1alpha1.NvmfNodeList], "uncordon": listed[v1alpha1.NvmfNodeList], "drain": node,
 		"volumes": listed[v1alpha1.NvmfNodeList], "pools": listed[v1alpha1.NvmfNodeList], "drives": listed[v1alpha1.NvmfNodeList], "snapshots": listed[v1alpha1.NvmfNodeList],
 		"retire": nodeAndDrive, "drop": nodeAndDrive, "rebalance": once(listed[v1alpha1.NvmfTargetList]),
-		"volume": once(c.claims), "move": once(c.claims), "recover": once(c.claims), "rotate": once(c.claims),
+		"volume": once(c.allClaims), "move": once(c.claims), "recover": once(c.recoverable), "rotate": once(c.claims),
 		"delete":    kindAndName,
 		"top nodes": listed[v1alpha1.NvmfNodeList], "top targets": listed[v1alpha1.NvmfTargetList], "top volumes": c.claims,
 	} {
@@ -45,10 +49,13 @@ func (c completer) addCompletions(root *cobra.Command) {
 		}
 	}
 	for name, flags := range map[string]map[string]candidates{
+		"check": {"namespace": listed[corev1.NamespaceList]}, "report": {"namespace": weftNamespaces},
+		"volumes": {"namespace": c.namespaces}, "snapshots": {"namespace": c.namespaces},
+		"top nodes": {"weft-namespace": weftNamespaces}, "top targets": {"weft-namespace": weftNamespaces},
 		"move":        {"to": listed[v1alpha1.NvmfNodeList], "from": listed[v1alpha1.NvmfNodeList], "namespace": c.namespaces},
 		"rotate":      {"target": listed[v1alpha1.NvmfTargetList], "namespace": c.namespaces},
-		"top volumes": {"node": listed[corev1.NodeList], "namespace": c.namespaces},
-		"plan":        {"node": listed[v1alpha1.NvmfNodeList]}, "volume": {"namespace": c.namespaces}, "recover": {"namespace": c.namespaces},
+		"top volumes": {"node": listed[corev1.NodeList], "namespace": c.namespaces, "weft-namespace": weftNamespaces},
+		"plan":        {"node": listed[v1alpha1.NvmfNodeList]}, "volume": {"namespace": c.namespaces}, "recover": {"namespace": c.namespaces, "current": c.replicas},
 	} {
 		cmd, _, err := root.Find(strings.Fields(name))
 		if err != nil {
@@ -59,6 +66,10 @@ func (c completer) addCompletions(root *cobra.Command) {
 			_ = cmd.RegisterFlagCompletionFunc(flag, c.complete(of))
 		}
 	}
+	_ = root.RegisterFlagCompletionFunc("context", func(_ *cobra.Command, _ []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		names, err := c.contexts()
+		return fitting(names, err, word, nil)
+	})
 }
 
 // complete a word with those candidates that begin with it and were not given yet. A cluster that cannot be read has
@@ -72,13 +83,18 @@ func (c completer) complete(of candidates) cobra.CompletionFunc {
 		ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
 		defer cancel()
 		names, err := of(ctx, api, cmd, args)
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		names = slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, word) || slices.Contains(args, name) })
-		slices.Sort(names)
-		return slices.Compact(names), cobra.ShellCompDirectiveNoFileComp
+		return fitting(names, err, word, args)
 	}
+}
+
+// fitting are the names that begin with a word and were not given yet, in order.
+func fitting(names []string, err error, word string, given []string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	names = slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, word) || slices.Contains(given, name) })
+	slices.Sort(names)
+	return slices.Compact(names), cobra.ShellCompDirectiveNoFileComp
 }
 
 // once: only the first argument has candidates.
@@ -148,15 +164,122 @@ func kindAndName(ctx context.Context, api client.Reader, cmd *cobra.Command, arg
 
 // claims of weft's volumes in the namespace that the command is about.
 func (c completer) claims(ctx context.Context, api client.Reader, cmd *cobra.Command, _ []string) ([]string, error) {
-	given, err := cmd.Flags().GetString("namespace")
-	if err != nil {
-		return nil, err
-	}
-	namespace, err := c.namespace(given)
+	namespace, err := c.namespaceFor(cmd)
 	if err != nil {
 		return nil, err
 	}
 	return boundClaims(ctx, api, func(ref *corev1.ObjectReference) (string, bool) { return ref.Name, ref.Namespace == namespace })
+}
+
+// namespaceFor is the namespace that a command is about.
+func (c completer) namespaceFor(cmd *cobra.Command) (string, error) {
+	given, err := cmd.Flags().GetString("namespace")
+	if err != nil {
+		return "", err
+	}
+	return c.namespace(given)
+}
+
+// allClaims are those of weft's volumes, and the Pending ones of its StorageClasses. Who may not list the latter gets
+// the former.
+func (c completer) allClaims(ctx context.Context, api client.Reader, cmd *cobra.Command, args []string) ([]string, error) {
+	words, err := c.claims(ctx, api, cmd, args)
+	if err != nil {
+		return nil, err
+	}
+	namespace, err := c.namespaceFor(cmd)
+	if err != nil {
+		return nil, err
+	}
+	if pending, err := pendingClaims(ctx, api, namespace); err == nil {
+		words = append(words, pending...)
+	}
+	return words, nil
+}
+
+// pendingClaims of weft's StorageClasses in a namespace.
+func pendingClaims(ctx context.Context, api client.Reader, namespace string) ([]string, error) {
+	var classes storagev1.StorageClassList
+	var all corev1.PersistentVolumeClaimList
+	if err := errors.Join(api.List(ctx, &classes), api.List(ctx, &all, client.InNamespace(namespace))); err != nil {
+		return nil, err
+	}
+	var words []string
+	for _, claim := range all.Items {
+		if class := classOf(&claim, classes.Items); claim.Status.Phase == corev1.ClaimPending && class != nil && class.Provisioner == v1alpha1.DriverName {
+			words = append(words, claim.Name)
+		}
+	}
+	return words, nil
+}
+
+// recoverable are claims of weft's volumes. With --lost, they are the volumes that can be recovered: by claim if that
+// is in the namespace, else nv/NAME.
+func (c completer) recoverable(ctx context.Context, api client.Reader, cmd *cobra.Command, args []string) ([]string, error) {
+	if lost, err := cmd.Flags().GetBool("lost"); err != nil || !lost {
+		return c.claims(ctx, api, cmd, args)
+	}
+	namespace, err := c.namespaceFor(cmd)
+	if err != nil {
+		return nil, err
+	}
+	f, err := lookAtFleet(ctx, api, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	claims, err := claimsByName(ctx, api)
+	if err != nil {
+		return nil, err
+	}
+	var words []string
+	for _, v := range f.lost(claims).Volumes {
+		of, name, _ := strings.Cut(v.Claim, "/")
+		switch {
+		case len(v.Refused) > 0:
+		case name != "" && of == namespace:
+			words = append(words, name)
+		default:
+			words = append(words, volumePrefix+v.Name)
+		}
+	}
+	return words, nil
+}
+
+// replicas of the volume in the argument, and their nodes.
+func (c completer) replicas(ctx context.Context, api client.Reader, cmd *cobra.Command, args []string) ([]string, error) {
+	if len(args) == 0 {
+		return nil, nil
+	}
+	namespace, err := c.namespaceFor(cmd)
+	if err != nil {
+		return nil, err
+	}
+	name, err := resolve(ctx, api, namespace, args[0])
+	if err != nil {
+		return nil, err
+	}
+	var v v1alpha1.NvmfVolume
+	if err := api.Get(ctx, client.ObjectKey{Name: name}, &v); err != nil {
+		return nil, err
+	}
+	var words []string
+	for _, m := range v.Spec.Members {
+		words = append(words, m.Name, m.Node)
+	}
+	return words, nil
+}
+
+// weftNamespaces are those with pods of weft itself.
+func weftNamespaces(ctx context.Context, api client.Reader, _ *cobra.Command, _ []string) ([]string, error) {
+	var all corev1.PodList
+	if err := api.List(ctx, &all, client.MatchingLabels{"app.kubernetes.io/name": "weft"}); err != nil {
+		return nil, err
+	}
+	names := make([]string, len(all.Items))
+	for i := range all.Items {
+		names[i] = all.Items[i].Namespace
+	}
+	return names, nil
 }
 
 // namespaces with claims of weft's volumes.

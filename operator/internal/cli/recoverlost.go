@@ -42,13 +42,9 @@ func recoverLost(ctx context.Context, w *watcher, stderr io.Writer, namespace st
 	if err != nil {
 		return err
 	}
-	var list corev1.PersistentVolumeClaimList
-	if err := w.api.List(ctx, &list); err != nil {
-		return fmt.Errorf("list PersistentVolumeClaims: %w", unread(err))
-	}
-	claims := map[string]corev1.PersistentVolumeClaim{}
-	for _, c := range list.Items {
-		claims[c.Namespace+"/"+c.Name] = c
+	claims, err := claimsByName(ctx, w.api)
+	if err != nil {
+		return err
 	}
 	report := f.lost(claims)
 	volumes, snapshots, err := report.choose(namespace, args, o.all)
@@ -90,6 +86,19 @@ func recoverLost(ctx context.Context, w *watcher, stderr io.Writer, namespace st
 		return w.ends(CodeUnwell)
 	}
 	return w.err
+}
+
+// claimsByName are all claims, by NAMESPACE/NAME.
+func claimsByName(ctx context.Context, api client.Reader) (map[string]corev1.PersistentVolumeClaim, error) {
+	var list corev1.PersistentVolumeClaimList
+	if err := api.List(ctx, &list); err != nil {
+		return nil, fmt.Errorf("list PersistentVolumeClaims: %w", unread(err))
+	}
+	claims := map[string]corev1.PersistentVolumeClaim{}
+	for _, c := range list.Items {
+		claims[c.Namespace+"/"+c.Name] = c
+	}
+	return claims, nil
 }
 
 // leftOut names what --all does not recover.
