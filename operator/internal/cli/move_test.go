@@ -237,6 +237,68 @@ func TestMoveIsWatched(t *testing.T) {
 	}
 }
 
+// On a terminal, a bar counts the volumes of recover and rotate that are done, if there are several.
+func TestVolumesAreCountedOnATerminal(t *testing.T) {
+	const none, half = "[------------------------------]   0 %  0 of 2 volumes", "[###############---------------]  50 %  1 of 2 volumes"
+	unattached := func(name string) []client.Object {
+		v, objects := volume(name, "a", "b")
+		v.Spec.Attachments = nil
+		return append(objects, &v1alpha1.NvmfMirror{ObjectMeta: metav1.ObjectMeta{Name: v.Name}})
+	}
+	keyed := func(name string) []client.Object {
+		_, objects := keyedVolume(name)
+		return objects
+	}
+	for name, c := range map[string]struct {
+		of  func(name string) []client.Object
+		run func(*rig, *watcher) error
+		// done is what ends the work on a volume.
+		done func(r *rig, name string)
+	}{
+		"recover": {unattached, func(r *rig, w *watcher) error { return recoverAll(r.ctx, w, recoverOptions{all: true, wait: true}) }, func(r *rig, name string) {
+			v := r.volume(name)
+			v.Spec.Recovery = nil
+			r.do(r.api.Update(r.ctx, v))
+		}},
+		"rotate": {keyed, func(r *rig, w *watcher) error {
+			return rotateVolumes(r.ctx, w, "", rotateOptions{all: true, wait: true})
+		}, func(r *rig, name string) {
+			v := r.volume(name)
+			v.Spec.Attachments = nil
+			r.do(r.api.Update(r.ctx, v))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, several := range []bool{false, true} {
+				objects := c.of("one")
+				if several {
+					objects = append(objects, c.of("two")...)
+				}
+				r := newRig(t, objects...)
+				v := &terminal{t: t, width: 200, height: 20}
+				w := r.watcher()
+				w.out, w.bars = v, v.screen()
+				ends := func(want, name string) func() {
+					return func() {
+						if last := v.lines[len(v.lines)-1]; several && last != want || !several && strings.HasPrefix(last, "[") {
+							t.Errorf("several volumes: %v; the terminal shows\n%s\nwant %s", several, strings.Join(v.lines, "\n"), want)
+						}
+						c.done(r, name)
+					}
+				}
+				r.steps = []func(){ends(none, "v-one")}
+				if several {
+					r.steps = append(r.steps, ends(half, "v-two"))
+				}
+				r.do(c.run(r, w))
+				if shown := strings.Join(v.lines, "\n"); strings.Contains(shown, "[") {
+					t.Errorf("at the end, the terminal shows\n%s", shown)
+				}
+			}
+		})
+	}
+}
+
 // On a terminal a bar shows how far a copy is, below all lines, and lines tell only of what else changes.
 func TestCopiesHaveBarsOnATerminal(t *testing.T) {
 	_, objects := volume("data", "a")

@@ -182,9 +182,27 @@ func (p progress) news(last progress) bool {
 }
 
 // bar of what is copied; the move's name is last, because it may be cut.
-func (p progress) bar() string {
-	full := p.percent * barWidth / 100
-	return fmt.Sprintf("[%s%s] %3d %%%s  %s", strings.Repeat("#", full), strings.Repeat("-", barWidth-full), p.percent, p.speed(), p.called)
+func (p progress) bar() string { return barOf(p.percent, p.speed()+"  "+p.called) }
+
+// barsOf the moves of which something is being copied.
+func barsOf(moves []progress) []string {
+	var bars []string
+	for _, p := range moves {
+		if p.percent >= 0 {
+			bars = append(bars, p.bar())
+		}
+	}
+	return bars
+}
+
+// countBar of how many are done, of all.
+func countBar(done, all int, what string) string {
+	return barOf(done*100/max(all, 1), fmt.Sprintf("  %d of %d %s", done, all, what))
+}
+
+func barOf(percent int, about string) string {
+	full := percent * barWidth / 100
+	return fmt.Sprintf("[%s%s] %3d %%%s", strings.Repeat("#", full), strings.Repeat("-", barWidth-full), percent, about)
 }
 
 // watcher looks at the cluster again and again.
@@ -195,7 +213,7 @@ type watcher struct {
 	// pause between two looks. It fails when ctx ends.
 	pause func(ctx context.Context) error
 	last  map[string]progress
-	// bars of copies, below all lines; on a terminal only.
+	// bars of copies, or of how many volumes are done, below all lines; on a terminal only.
 	bars *screen
 	// results go here for programs; nil: the lines are all.
 	results func(any) error
@@ -238,20 +256,17 @@ func (w *watcher) line(format string, args ...any) {
 	w.table.line(format, args...)
 }
 
-// drawBars of copies in place of those drawn before.
-func (w *watcher) drawBars(moves []progress) {
-	width, height, terminal := w.bars.size()
-	if !terminal || w.err != nil {
-		return
+// drawBars in place of those drawn before.
+func (w *watcher) drawBars(bars []string) {
+	if w.err == nil {
+		w.err = w.bars.bars(bars)
 	}
-	var lines []string
-	for _, p := range moves {
-		if p.percent >= 0 && len(lines) < height-rowsBeside {
-			lines = append(lines, cut(printable(p.bar()), width))
-		}
-	}
-	if len(lines) > 0 || w.bars.drawn > 0 {
-		w.err = w.bars.draw(lines)
+}
+
+// drawCount of volumes that are done, if there are several. What a single one waits for is told in a line.
+func (w *watcher) drawCount(done, all int) {
+	if all > 1 {
+		w.drawBars([]string{countBar(done, all, "volumes")})
 	}
 }
 
@@ -292,7 +307,7 @@ func (w *watcher) tell(f *fleet, moves []progress) {
 		}
 	}
 	w.last = still
-	w.drawBars(moves)
+	w.drawBars(barsOf(moves))
 }
 
 // stamped is a line that begins with the time.

@@ -482,7 +482,7 @@ func headerWords(h *v1alpha1.MirrorHeader) (is, inSync string) {
 func (w *watcher) untilRecovered(ctx context.Context, asked map[string]string) error {
 	const goesOn = "the recovery goes on; to see its progress, repeat the command with --dry-run"
 	told := map[string]string{}
-	began := w.now()
+	began, all := w.now(), len(asked)
 	for {
 		f, err := w.look(ctx)
 		if err != nil {
@@ -510,6 +510,7 @@ func (w *watcher) untilRecovered(ctx context.Context, asked map[string]string) e
 		if len(asked) == 0 {
 			return w.err
 		}
+		w.drawCount(all-len(asked), all)
 		if err := w.pause(ctx); err != nil {
 			return w.interrupted(ctx, err, goesOn)
 		}

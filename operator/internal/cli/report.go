@@ -66,6 +66,7 @@ Exit codes: 0 the file is written; 1 error.`,
 			if err != nil {
 				return err
 			}
+			r.progress = newScreen(cmd.ErrOrStderr(), io.Discard)
 			if !kernelLogs {
 				r.exec = nil
 			}
@@ -93,7 +94,9 @@ type reporter struct {
 	// exec runs a command in a container; nil: logs of kernels are not wanted.
 	exec executor
 	// server's version.
-	server             func() (string, error)
+	server func() (string, error)
+	// progress is shown here, on a terminal; nil: nowhere.
+	progress           *screen
 	namespace, version string
 	now                time.Time
 }
@@ -173,8 +176,11 @@ func (r *reporter) name() string { return "weft-report-" + r.now.UTC().Format("2
 // write the bundle; how many parts failed. An error is one of the output, or that the person interrupted it.
 func (r *reporter) write(ctx context.Context, out io.Writer, most int64) (failed int, err error) {
 	zipped := gzip.NewWriter(out)
-	b := &bundle{tar: tar.NewWriter(zipped), dir: r.name(), now: r.now, left: most, most: most}
+	b := &bundle{tar: tar.NewWriter(zipped), dir: r.name(), now: r.now, left: most, most: most, progress: r.progress}
 	r.collect(ctx, b)
+	if r.progress != nil {
+		_ = r.progress.bars(nil)
+	}
 	b.finish()
 	return len(b.failures), errors.Join(ctx.Err(), b.err, b.tar.Close(), zipped.Close())
 }
@@ -188,6 +194,17 @@ type bundle struct {
 	// failures of single parts.
 	failures []string
 	err      error
+	// collected parts, of so many as are known of.
+	collected, parts int
+	progress         *screen
+}
+
+// step: a part was collected, or failed.
+func (b *bundle) step() {
+	b.collected++
+	if b.progress != nil {
+		_ = b.progress.bars([]string{countBar(b.collected, b.parts, "parts")}) // the bundle is what matters
+	}
 }
 
 // add a part to the bundle, without secrets.

@@ -65,7 +65,8 @@ func reportedKinds() []kindOfReport {
 	v1 := func(group, resource string) schema.GroupVersionResource {
 		return schema.GroupVersionResource{Group: group, Version: "v1", Resource: resource}
 	}
-	kinds := []kindOfReport{}
+	// Pods are the first: how many parts there are depends on them.
+	kinds := []kindOfReport{{GroupVersionResource: v1("", "pods"), ofWeft: true, keep: keepPod}}
 	for _, name := range []string{"nvmftargets", "nvmfnodes", "nvmfvolumes", "nvmfreplicas", "nvmfmirrors", "nvmfsnapshots"} {
 		kinds = append(kinds, kindOfReport{GroupVersionResource: v1alpha1.GroupVersion.WithResource(name)})
 	}
@@ -84,7 +85,6 @@ func reportedKinds() []kindOfReport {
 		kindOfReport{GroupVersionResource: v1("apps", "daemonsets"), ofWeft: true, keep: isWefts},
 		kindOfReport{GroupVersionResource: v1("policy", "poddisruptionbudgets"), ofWeft: true, keep: isWefts},
 		kindOfReport{GroupVersionResource: v1("coordination.k8s.io", "leases"), ofWeft: true},
-		kindOfReport{GroupVersionResource: v1("", "pods"), ofWeft: true, keep: keepPod},
 		kindOfReport{GroupVersionResource: v1("", "events"), keep: keepEvent},
 	)
 }
@@ -175,23 +175,42 @@ func trimNode(o *unstructured.Unstructured) {
 func (r *reporter) collect(ctx context.Context, b *bundle) {
 	b.put("README.txt", aboutReport)
 	s := &seen{claims: map[string]bool{}, classes: map[string]bool{}}
+	kinds := reportedKinds()
+	fixed := len(kinds) + 4 // tables, check, versions and values
+	b.parts = fixed
 	r.collectTables(ctx, b)
+	b.step()
 	r.collectCheck(ctx, b)
-	for _, kind := range reportedKinds() {
+	b.step()
+	for _, kind := range kinds {
 		r.collectObjects(ctx, b, kind, s)
+		b.parts = fixed + r.partsOf(s.pods)
+		b.step()
 	}
 	r.collectVersions(b, s)
+	b.step()
 	r.collectValues(ctx, b)
+	b.step()
 	r.collectMetrics(ctx, b, s.pods)
 	if r.exec != nil {
 		r.collectKernelLogs(ctx, b, s.pods)
 	}
-	for i := range s.pods {
-		r.collectLogs(ctx, b, &s.pods[i])
+	for _, log := range logsOf(s.pods) {
+		r.collectLog(ctx, b, log)
+		b.step()
 	}
 	if len(s.pods) == 0 {
 		b.fail("logs", fmt.Errorf("no pods of weft found in namespace %s; set it with -n", r.namespace))
 	}
+}
+
+// partsOf the bundle that are of pods.
+func (r *reporter) partsOf(pods []corev1.Pod) int {
+	n := len(scraped(pods)) + len(logsOf(pods))
+	if r.exec != nil {
+		n += len(readers(pods))
+	}
+	return n
 }
 
 // collectTables: what people look at first.
@@ -316,19 +335,30 @@ func (r *reporter) collectValues(ctx context.Context, b *bundle) {
 	b.add(name, string(written))
 }
 
-// collectLogs of all containers of a pod, and of those that ended before.
-func (r *reporter) collectLogs(ctx context.Context, b *bundle, pod *corev1.Pod) {
-	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
-		r.collectLog(ctx, b, pod, c.Name, false)
-		if c.RestartCount > 0 {
-			r.collectLog(ctx, b, pod, c.Name, true)
-		}
-	}
+// containerLog is the log of a container, or of the one that ended before.
+type containerLog struct {
+	pod       *corev1.Pod
+	container string
+	previous  bool
 }
 
-func (r *reporter) collectLog(ctx context.Context, b *bundle, pod *corev1.Pod, container string, previous bool) {
-	name := "logs/" + pod.Name + "/" + container + ".log"
-	if previous {
+// logsOf all containers of pods, and of those that ended before.
+func logsOf(pods []corev1.Pod) []containerLog {
+	var all []containerLog
+	for i := range pods {
+		for _, c := range slices.Concat(pods[i].Status.InitContainerStatuses, pods[i].Status.ContainerStatuses) {
+			all = append(all, containerLog{pod: &pods[i], container: c.Name})
+			if c.RestartCount > 0 {
+				all = append(all, containerLog{pod: &pods[i], container: c.Name, previous: true})
+			}
+		}
+	}
+	return all
+}
+
+func (r *reporter) collectLog(ctx context.Context, b *bundle, of containerLog) {
+	name := "logs/" + of.pod.Name + "/" + of.container + ".log"
+	if of.previous {
 		name = strings.TrimSuffix(name, ".log") + ".previous.log"
 	}
 	if b.left <= 0 || ctx.Err() != nil {
@@ -337,7 +367,7 @@ func (r *reporter) collectLog(ctx context.Context, b *bundle, pod *corev1.Pod, c
 	}
 	ctx, cancel := context.WithTimeout(ctx, logTimeout)
 	defer cancel()
-	in, err := r.logs(ctx, pod.Namespace, pod.Name, container, previous)
+	in, err := r.logs(ctx, of.pod.Namespace, of.pod.Name, of.container, of.previous)
 	if err != nil {
 		b.fail(name, err)
 		return

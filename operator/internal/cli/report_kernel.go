@@ -74,8 +74,8 @@ func storageLines(log string) string {
 	return kept.String()
 }
 
-// collectKernelLogs of all nodes with a pod of weft that may read them.
-func (r *reporter) collectKernelLogs(ctx context.Context, b *bundle, pods []corev1.Pod) {
+// readers of the logs of kernels: of each node a pod of weft that may.
+func readers(pods []corev1.Pod) []corev1.Pod {
 	on := map[string]corev1.Pod{}
 	for _, component := range []string{componentAgent, componentNodePlugin} { // the latter is on more nodes
 		for _, pod := range pods {
@@ -84,8 +84,12 @@ func (r *reporter) collectKernelLogs(ctx context.Context, b *bundle, pods []core
 			}
 		}
 	}
-	asked := slices.SortedFunc(maps.Values(on), func(a, b corev1.Pod) int { return cmp.Compare(a.Spec.NodeName, b.Spec.NodeName) })
-	b.collect(ctx, asked, func(pod *corev1.Pod) string { return "kernel/" + pod.Spec.NodeName + ".log" }, r.kernelLog)
+	return slices.SortedFunc(maps.Values(on), func(a, b corev1.Pod) int { return cmp.Compare(a.Spec.NodeName, b.Spec.NodeName) })
+}
+
+// collectKernelLogs of all nodes with a pod of weft that may read them.
+func (r *reporter) collectKernelLogs(ctx context.Context, b *bundle, pods []corev1.Pod) {
+	b.collect(ctx, readers(pods), func(pod *corev1.Pod) string { return "kernel/" + pod.Spec.NodeName + ".log" }, r.kernelLog)
 }
 
 // kernelLog of the node of a pod.

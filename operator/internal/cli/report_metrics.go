@@ -20,10 +20,14 @@ import (
 // scrapedComponents have metrics.
 var scrapedComponents = []string{componentOperator, componentController, componentAgent, componentNodePlugin}
 
+// scraped pods have metrics.
+func scraped(pods []corev1.Pod) []corev1.Pod {
+	return slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool { return !slices.Contains(scrapedComponents, p.Labels[v1alpha1.ComponentLabel]) })
+}
+
 // collectMetrics of all pods that have some, as they serve them.
 func (r *reporter) collectMetrics(ctx context.Context, b *bundle, pods []corev1.Pod) {
-	asked := slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool { return !slices.Contains(scrapedComponents, p.Labels[v1alpha1.ComponentLabel]) })
-	b.collect(ctx, asked, func(pod *corev1.Pod) string { return "metrics/" + pod.Name + ".txt" }, r.metrics)
+	b.collect(ctx, scraped(pods), func(pod *corev1.Pod) string { return "metrics/" + pod.Name + ".txt" }, r.metrics)
 }
 
 // text of a pod's metrics, as it serves them, and when it answered.
@@ -59,6 +63,7 @@ func (b *bundle) collect(ctx context.Context, pods []corev1.Pod, name func(*core
 			got, err := text(ctx, &pods[i])
 			mu.Lock()
 			defer mu.Unlock()
+			defer b.step()
 			switch {
 			case err != nil:
 				b.fail(name(&pods[i]), err)

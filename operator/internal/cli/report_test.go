@@ -13,6 +13,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -390,6 +391,25 @@ func TestReportBoundsWhatIsCollectedOfPods(t *testing.T) {
 	b.collect(t.Context(), pods, func(p *corev1.Pod) string { return p.Name }, func(context.Context, *corev1.Pod) (string, error) { return strings.Repeat("x ", 200), nil })
 	if len(b.failures) != 1 || b.left != 4000-800 || !strings.Contains(b.failures[0], "a quarter of --max-size") {
 		t.Errorf("%d bytes left, failed: %q", b.left, b.failures)
+	}
+}
+
+// On a terminal, standard error shows how many parts are collected, of all, and nothing of that stays.
+func TestReportShowsItsProgressOnATerminal(t *testing.T) {
+	r := newReportRig(t)
+	v := &terminal{t: t, width: 80, height: 8}
+	r.progress = v.screen()
+	r.bundle(t, 64<<20)
+	v.shows("")
+	var shown []string
+	for _, m := range regexp.MustCompile(`\] +\d+ %  (\d+ of \d+) parts\n`).FindAllStringSubmatch(v.written.String(), -1) {
+		shown = append(shown, m[1])
+	}
+	// Beside the objects, a pod has metrics, the log of its node's kernel, and the logs of two containers and of one
+	// that ended before.
+	all := len(reportedKinds()) + 4 + 5
+	if len(shown) != all || shown[0] != fmt.Sprintf("1 of %d", all-5) || shown[2] != fmt.Sprintf("3 of %d", all) || shown[all-1] != fmt.Sprintf("%d of %d", all, all) {
+		t.Errorf("%d parts were shown: %q", all, shown)
 	}
 }
 

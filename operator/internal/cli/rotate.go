@@ -232,7 +232,12 @@ func unwritten(r *v1alpha1.NvmfReplica, h *v1alpha1.VolumeHost) bool {
 
 // untilRotated shows what rotations wait for, until there is none, and notes how each ended.
 func (w *watcher) untilRotated(ctx context.Context, volumes []RotatedVolume) error {
-	last := map[string]string{}
+	last, all := map[string]string{}, 0
+	for _, one := range volumes {
+		if one.Result != resultRefused {
+			all++
+		}
+	}
 	for {
 		f, err := w.look(ctx)
 		if err != nil {
@@ -261,8 +266,10 @@ func (w *watcher) untilRotated(ctx context.Context, volumes []RotatedVolume) err
 			last[one.Name] = one.Reason
 		}
 		if len(left) == 0 {
+			w.drawBars(nil)
 			return w.err
 		}
+		w.drawCount(all-len(left), all)
 		if err := w.pause(ctx); err != nil {
 			return w.interrupted(ctx, err, "the rotation goes on: "+text.Few(left, maxNamed, ", "))
 		}

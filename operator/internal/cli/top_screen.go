@@ -67,6 +67,22 @@ func (s *screen) draw(lines []string) error {
 	return err
 }
 
+// bars in place of those drawn before, as many as there is room for; nothing without a terminal.
+func (s *screen) bars(bars []string) error {
+	width, height, terminal := s.size()
+	if !terminal {
+		return nil
+	}
+	var lines []string
+	for _, bar := range bars[:min(len(bars), max(height-rowsBeside, 0))] {
+		lines = append(lines, cut(printable(bar), width))
+	}
+	if len(lines)+s.drawn == 0 {
+		return nil
+	}
+	return s.draw(lines)
+}
+
 // print a whole table. It stays.
 func (s *screen) print(table string, marked []bool) error {
 	if s.drawn > 0 {
