@@ -346,7 +346,7 @@ bench-scale: envtest ## Measure operator and CSI controller beside the objects o
 	KUBEBUILDER_ASSETS=$$(cd test/e2e && $(LAB) assets-dir) WEFT_SCALE=$(SCALE) $(GO) test ./csi-driver/controller ./operator/cmd/weft-operator -p 1 -run '^$$' -bench 'BenchmarkScale$$' -benchtime 1x -timeout 120m -v
 
 .PHONY: bench-storm
-bench-storm: ## Measure a node with 1,000 and 4,000 volumes on the nvmf_tgt that WEFT_SPDK_TARGET names: 500 are detached, attached and created while a host reads
+bench-storm: ## Measure a node with 1,000 and 4,000 volumes on the nvmf_tgt that WEFT_SPDK_TARGET names: 500 are detached, attached and created while a host reads; then it is killed
 	$(real-target)
 	@mkdir -p dist
 	$(GO) test -c -o dist/agent.test ./dataplane/agent
