@@ -61,9 +61,12 @@ func showsColours(out io.Writer) bool {
 // stateColours are the columns of tables that tell a state, and the colour of what is wrong in them; "" for what is
 // not. Work that ends by itself, and what a person wanted, is not wrong.
 var stateColours = map[string]func(cell string) string{
-	"READY":       whose(map[string]string{"False": red, "no": red, "Unknown": yellow}),
-	"AGENT":       whose(map[string]string{"silent": red}),
-	"STATE":       whose(map[string]string{volumeNotReady: red, volumeDegraded: yellow, string(v1alpha1.MemberOut): yellow, volumeUnknown: yellow}),
+	"READY": whose(map[string]string{"False": red, "no": red, "Unknown": yellow}),
+	"AGENT": whose(map[string]string{"silent": red}),
+	"STATE": whose(map[string]string{
+		driveNotReady: red, string(v1alpha1.VolumeUnavailable): red, string(v1alpha1.VolumeLost): red,
+		string(v1alpha1.VolumeDegraded): yellow, string(v1alpha1.VolumeUnknown): yellow, string(v1alpha1.MemberOut): yellow,
+	}),
 	"DATA":        whose(map[string]string{string(v1alpha1.MemberOut): yellow}),
 	"RECORD":      whose(map[string]string{string(v1alpha1.MemberOut): yellow}),
 	"PHASE":       whose(map[string]string{"Failed": red, "Unknown": yellow}),

@@ -49,7 +49,7 @@ func TestColoursOfTables(t *testing.T) {
 		"a node that is well":    {shown(small(), "a"), nil, []string{red}},
 		"drives": {func(out io.Writer) error { return f.listDrives(nil).show(out, wide) },
 			[]string{red + driveNotReady + plain, yellow + "DeviceMissing it is not there" + plain}, []string{red + driveRetiring, yellow + driveRetiring, yellow + driveDropped, yellow + "-"}},
-		"volumes": {func(out io.Writer) error { return f.listVolumes(nil).show(out, wide) }, []string{yellow + volumeUnknown + plain}, nil},
+		"volumes": {func(out io.Writer) error { return f.listVolumes(nil).show(out, wide) }, []string{yellow + string(v1alpha1.VolumeUnknown) + plain}, nil},
 		"what is checked": {func(out io.Writer) error {
 			r := CheckReport{Nodes: []CheckedNode{{Name: "a"}}, Findings: []CheckFinding{{Wrong: true, Message: "w"}, {Message: "l"}}, NotKnown: []string{"k"}, NotLookedAt: []string{"n"}}
 			tab := newTable(out)
@@ -86,7 +86,7 @@ func TestColoursOfStates(t *testing.T) {
 	for column, c := range map[string]struct{ red, yellow, none []string }{
 		"READY":       {[]string{"False", "False (PoolFailed)", "no"}, []string{"Unknown", "unknown"}, []string{"True", "yes", "-"}},
 		"AGENT":       {[]string{"silent"}, []string{"unknown"}, []string{"alive", "answers"}},
-		"STATE":       {[]string{volumeNotReady, driveNotReady}, []string{volumeDegraded, volumeUnknown, string(v1alpha1.MemberOut)}, []string{volumeReady, volumeDeleting, driveRetiring, driveDropped, driveUnused, "Filling"}},
+		"STATE":       {[]string{string(v1alpha1.VolumeUnavailable), string(v1alpha1.VolumeLost), driveNotReady}, []string{string(v1alpha1.VolumeDegraded), string(v1alpha1.VolumeUnknown), string(v1alpha1.MemberOut)}, []string{string(v1alpha1.VolumeReady), string(v1alpha1.VolumeDeleting), driveRetiring, driveDropped, driveUnused, "Filling"}},
 		"DATA":        {nil, []string{string(v1alpha1.MemberOut)}, []string{string(v1alpha1.MemberInSync), string(v1alpha1.MemberFilling)}},
 		"RECORD":      {nil, []string{string(v1alpha1.MemberOut)}, []string{string(v1alpha1.MemberInSync)}},
 		"PHASE":       {[]string{"Failed"}, []string{"Unknown"}, []string{"Running", "Pending", "Succeeded"}},

@@ -136,32 +136,39 @@ func TestListings(t *testing.T) {
 	}
 }
 
-// The state of a volume is that of its replicas, of their agents, and of its mirror's record.
+// The state of a volume is that of its status. The problem is that of its replicas, their agents, or its mirror's
+// record.
 func TestVolumeList(t *testing.T) {
 	u := newUsed()
+	u.v.Status = v1alpha1.NvmfVolumeStatus{State: v1alpha1.VolumeDegraded, Reason: v1alpha1.ReasonReplicaLost}
 	ready := []metav1.Condition{condition(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonAsExpected)}
 	objects := u.objects()
 	for _, of := range []struct {
 		name, node string
+		state      v1alpha1.VolumeState
 		change     func(*v1alpha1.NvmfVolume, *v1alpha1.NvmfReplica)
 	}{
-		{"deleting", "a", func(v *v1alpha1.NvmfVolume, _ *v1alpha1.NvmfReplica) {
+		{"deleting", "a", v1alpha1.VolumeDeleting, func(v *v1alpha1.NvmfVolume, _ *v1alpha1.NvmfReplica) {
 			v.DeletionTimestamp, v.Finalizers = new(metav1.NewTime(noon)), []string{"x"}
 		}},
-		{"full", "a", func(_ *v1alpha1.NvmfVolume, r *v1alpha1.NvmfReplica) {
+		{"full", "a", v1alpha1.VolumeUnavailable, func(_ *v1alpha1.NvmfVolume, r *v1alpha1.NvmfReplica) {
 			r.Status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonPoolFull)}
 		}},
-		{"new", "a", func(_ *v1alpha1.NvmfVolume, r *v1alpha1.NvmfReplica) { r.Status.Conditions = nil }},
-		{"silent", "c", func(*v1alpha1.NvmfVolume, *v1alpha1.NvmfReplica) {}},
-		{"lost", "b", func(_ *v1alpha1.NvmfVolume, r *v1alpha1.NvmfReplica) { r.Name = "another" }},
-		{"more", "a", func(v *v1alpha1.NvmfVolume, _ *v1alpha1.NvmfReplica) {
+		{"new", "a", "", func(_ *v1alpha1.NvmfVolume, r *v1alpha1.NvmfReplica) { r.Status.Conditions = nil }},
+		{"silent", "c", v1alpha1.VolumeUnknown, func(*v1alpha1.NvmfVolume, *v1alpha1.NvmfReplica) {}},
+		{"lost", "b", v1alpha1.VolumeLost, func(_ *v1alpha1.NvmfVolume, r *v1alpha1.NvmfReplica) { r.Name = "another" }},
+		{"more", "a", v1alpha1.VolumeDegraded, func(v *v1alpha1.NvmfVolume, _ *v1alpha1.NvmfReplica) {
 			v.Spec.Replicas, v.Spec.Waiting, v.Spec.Attachments[0].Mover = 2, "no node has room", true
 		}},
-		{"well", "b", func(*v1alpha1.NvmfVolume, *v1alpha1.NvmfReplica) {}},
+		{"nearly-full", "b", v1alpha1.VolumeDegraded, func(v *v1alpha1.NvmfVolume, _ *v1alpha1.NvmfReplica) {
+			v.Status.Reason = v1alpha1.ReasonPoolNearlyFull
+		}},
+		{"well", "b", v1alpha1.VolumeReady, func(*v1alpha1.NvmfVolume, *v1alpha1.NvmfReplica) {}},
 	} {
 		v, more := volume(of.name, of.node)
 		replica := more[3].(*v1alpha1.NvmfReplica)
 		replica.Status.Conditions = ready
+		v.Status.State = of.state
 		of.change(v, replica)
 		objects = append(objects, more...)
 	}

@@ -16,15 +16,6 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
-// States of a volume.
-const (
-	volumeReady    = "Ready"    // every replica is ready, and has all data
-	volumeDegraded = "Degraded" // a replica that has all data is ready, and another one is not, or lacks data
-	volumeNotReady = "NotReady" // no replica is ready and has all data
-	volumeUnknown  = "Unknown"  // the same, but of a replica it is not known: its agent does not answer, or has not reported it
-	volumeDeleting = "Deleting"
-)
-
 // A VolumeRow is one volume in the list of volumes; -o json prints it.
 type VolumeRow struct {
 	// Claim as NAMESPACE/NAME; nv/NAME of a volume without one.
@@ -38,8 +29,8 @@ type VolumeRow struct {
 	Nodes    []string `json:"nodes"`
 	// AttachedTo are the nodes that use the volume.
 	AttachedTo []string `json:"attachedTo,omitempty"`
-	// State: Ready, Degraded, NotReady, Unknown or Deleting.
-	State string `json:"state"`
+	// State as in the status of the NvmfVolume; Unknown if the CSI controller has not looked yet.
+	State v1alpha1.VolumeState `json:"state"`
 	// Problem of the first replica that has one, or what the volume waits for.
 	Problem string `json:"problem,omitempty"`
 }
@@ -49,13 +40,15 @@ func volumesCommand(at *cluster, now clock.PassiveClock) *cobra.Command {
 		Use:   "volumes [NODE...]",
 		Short: "List all volumes by claim, with where they are, who uses them, and their state",
 		Long: `List the volumes of all namespaces, or those with a replica on the nodes named, sorted by claim. With -n, list only the claims of
-a namespace. The states are:
+a namespace. The states are those that kubectl get nvmfvolumes shows:
 
-  Ready     every replica is ready, and has all data
-  Degraded  a replica that has all data is ready; another one is not, or lacks data
-  NotReady  no replica is ready and has all data
-  Unknown   the same, but of a replica it is not known: its agent does not answer, or has not reported it
-  Deleting  the volume is being deleted
+  Creating     its replicas are being created
+  Ready        as many replicas as requested have all data, and nothing is wrong with them
+  Degraded     it can be used, and something is wrong with it
+  Unknown      nobody has reported lately whether a replica that has all data is served
+  Unavailable  no replica that has all data is served
+  Lost         the drives lack the data
+  Deleting     its replicas are being deleted
 
 To see everything about one of them, use kubectl weft volume.`,
 		Example: `  kubectl weft volumes
@@ -89,65 +82,54 @@ func (f *fleet) listVolumes(nodes []string) listing[VolumeRow] {
 }
 
 func (f *fleet) rowOf(v *v1alpha1.NvmfVolume) VolumeRow {
-	r := VolumeRow{Claim: f.called(v), Volume: v.Name, Target: v.Spec.Target, Size: v.Spec.Size, Replicas: max(v.Spec.Replicas, 1), State: volumeReady, Problem: v.Spec.Waiting}
+	r := VolumeRow{Claim: f.called(v), Volume: v.Name, Target: v.Spec.Target, Size: v.Spec.Size, Replicas: max(v.Spec.Replicas, 1), Problem: v.Spec.Waiting}
+	r.State = cmp.Or(v.Status.State, v1alpha1.VolumeUnknown)
 	for _, h := range v.Spec.Attachments {
 		if !h.Mover {
 			r.AttachedTo = append(r.AttachedTo, h.Node)
 		}
 	}
-	allKnown := true
 	for _, m := range v.Spec.Members {
 		r.Nodes = append(r.Nodes, m.Node)
-		problem, known := f.lacks(v, m.Name)
-		allKnown = allKnown && known
-		if problem == "" {
+		if problem := f.lacks(v, m.Name); problem == "" {
 			r.InSync++
 		} else {
-			r.State, r.Problem = volumeDegraded, cmp.Or(r.Problem, m.Name+": "+problem)
+			r.Problem = cmp.Or(r.Problem, m.Name+": "+problem)
 		}
 	}
-	switch {
-	case v.DeletionTimestamp != nil:
-		r.State = volumeDeleting
-	case r.InSync == 0 && !allKnown:
-		r.State = volumeUnknown
-	case r.InSync == 0:
-		r.State = volumeNotReady
-	case r.InSync < int(r.Replicas):
-		r.State = volumeDegraded
-	}
+	r.Problem = cmp.Or(r.Problem, v.Status.Reason)
 	return r
 }
 
-// lacks says what a replica lacks, and whether that is known; empty: it is ready, and has all data.
-func (f *fleet) lacks(v *v1alpha1.NvmfVolume, replica string) (problem string, known bool) {
+// lacks says what a replica lacks; empty: it is ready, and has all data.
+func (f *fleet) lacks(v *v1alpha1.NvmfVolume, replica string) string {
 	r := f.replica(replica)
 	if r == nil {
-		return "does not exist", true
+		return "does not exist"
 	}
 	if n := f.node(r.Spec.Node); n == nil || silent(n) {
-		return v1alpha1.ReasonAgentSilent, false
+		return v1alpha1.ReasonAgentSilent
 	}
 	switch c := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionReady); {
 	case c == nil:
-		return "not reported yet", false
+		return "not reported yet"
 	case c.Status != "True":
-		return c.Reason, true
+		return c.Reason
 	}
 	if !v.Replicated() {
-		return "", true
+		return ""
 	}
 	switch m := f.mirrorMember(v.Name, replica); {
 	case m == nil:
-		return "not in the NvmfMirror", true
+		return "not in the NvmfMirror"
 	case m.State != v1alpha1.MemberInSync:
-		return string(m.State), true
+		return string(m.State)
 	}
-	return "", true
+	return ""
 }
 
 func (r VolumeRow) row(wide bool) []string {
-	row := []string{r.Claim, size(&r.Size), fmt.Sprintf("%d of %d", r.InSync, r.Replicas), strings.Join(r.Nodes, ", "), orDash(strings.Join(r.AttachedTo, ", ")), r.State, orDash(r.Problem)}
+	row := []string{r.Claim, size(&r.Size), fmt.Sprintf("%d of %d", r.InSync, r.Replicas), strings.Join(r.Nodes, ", "), orDash(strings.Join(r.AttachedTo, ", ")), string(r.State), orDash(r.Problem)}
 	if wide {
 		row = append(row, r.Target, r.Volume)
 	}
