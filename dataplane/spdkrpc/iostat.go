@@ -9,7 +9,7 @@ type BdevGetIostat struct {
 	// SPDK has all of them open.
 	Names []string `json:"names,omitzero"`
 	// Name of one bdev, in releases before 26.01, which know no Names. 26.05 knows no Name.
-	Name string `json:"name,omitzero"`
+	Name string `json:"name,omitzero" gone:"26.05"`
 }
 
 func (BdevGetIostat) method() string { return "bdev_get_iostat" }

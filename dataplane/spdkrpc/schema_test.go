@@ -76,8 +76,8 @@ func readSchema(t *testing.T) schema {
 }
 
 // Every request that can be sent is one that SPDK describes: names, types,
-// required parameters always sent, values of enums, nothing deprecated but what is said to be for older releases (tag
-// until).
+// required parameters always sent, values of enums, nothing deprecated, or gone, but what is said to be for older
+// releases (tags until and gone).
 func TestRequestsFitTheSchema(t *testing.T) {
 	s := readSchema(t)
 	methods := map[string]schemaMethod{}
@@ -142,6 +142,18 @@ func TestSchemaCheckFindsMistakes(t *testing.T) {
 			A string `json:"needed"`
 			B uint32 `json:"typo,omitzero"`
 		}{}, "typo: SPDK knows no such parameter"},
+		"gone": {struct {
+			A string `json:"needed"`
+			B uint32 `json:"former,omitzero" gone:"26.05"`
+		}{}, ""},
+		"gone, and always sent": {struct {
+			A string `json:"needed"`
+			B uint32 `json:"former" gone:"26.05"`
+		}{}, "former: gone, and always sent"},
+		"not gone": {struct {
+			A string `json:"needed"`
+			B uint64 `json:"wide,omitzero" gone:"26.05"`
+		}{}, "wide: not gone"},
 		"untagged": {struct {
 			A string `json:"needed"`
 			B uint32
@@ -164,7 +176,8 @@ func TestSchemaCheckFindsMistakes(t *testing.T) {
 		}{}, "list: int for enum"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := check.object(reflect.TypeOf(c.request), fields); !slices.Contains(got, c.want) {
+			got := check.object(reflect.TypeOf(c.request), fields)
+			if c.want == "" && len(got) > 0 || c.want != "" && !slices.Contains(got, c.want) {
 				t.Errorf("got %q, want %q", got, c.want)
 			}
 		})
@@ -196,8 +209,15 @@ func (c schemaCheck) object(t reflect.Type, fields []schemaField) []string {
 		}
 		sent[name] = true
 		field, ok := known[name]
-		if !ok {
-			problems = append(problems, name+": SPDK knows no such parameter")
+		if gone := f.Tag.Get("gone"); !ok || gone != "" {
+			switch {
+			case gone == "":
+				problems = append(problems, name+": SPDK knows no such parameter")
+			case ok:
+				problems = append(problems, name+": not gone")
+			case options != "omitzero":
+				problems = append(problems, name+": gone, and always sent")
+			}
 			continue
 		}
 		optional := strings.Contains(options, "omit")
