@@ -57,9 +57,6 @@ Exit codes: 0 nothing is wrong; 1 error; 2 something is wrong; 3 nothing wrong w
   kubectl weft check -o wide
   kubectl weft check storage-1 storage-2`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := format.check(); err != nil {
-				return err
-			}
 			api, err := at.client()
 			if err != nil {
 				return err

@@ -49,9 +49,6 @@ is unknown.`,
   kubectl weft check-image dist/weft-target.tar
   kubectl weft check-image`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := format.check(); err != nil {
-				return err
-			}
 			checked, err := checkImages(cmd.Context(), at, args, platform, insecure)
 			if err != nil {
 				return err

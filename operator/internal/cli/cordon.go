@@ -65,9 +65,6 @@ func schedulingCommand(at *cluster, cordon bool, cmd *cobra.Command) *cobra.Comm
 	format := resultFlag(cmd)
 	cmd.Args = cobra.MinimumNArgs(1)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := format.check(); err != nil {
-			return err
-		}
 		api, err := at.client()
 		if err != nil {
 			return err

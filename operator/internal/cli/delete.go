@@ -41,9 +41,6 @@ that is attached or that a PersistentVolume refers to. The CSI controller then d
 		Example: `  kubectl weft delete volume pvc-0d5f1c3a`,
 		Args:    takes(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := format.check(); err != nil {
-				return err
-			}
 			var obj data
 			switch args[0] {
 			case "volume":

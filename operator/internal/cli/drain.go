@@ -126,9 +126,6 @@ func emptyingCommand(at *cluster, cmd *cobra.Command) *cobra.Command {
 	var o drainOptions
 	format := resultFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := format.check(); err != nil {
-			return err
-		}
 		from := source{node: args[0]}
 		if len(args) > 1 {
 			from.drive = args[1]

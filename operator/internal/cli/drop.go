@@ -50,9 +50,6 @@ with --undo.`,
 		Example: `  kubectl weft drop node1 eui.0025388b710116a1`,
 		Args:    takes(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := format.check(); err != nil {
-				return err
-			}
 			api, err := at.client()
 			if err != nil {
 				return err

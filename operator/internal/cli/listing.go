@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -85,9 +86,6 @@ func shownAs[T any](list func(f *fleet, nodes []string) listing[T]) shower {
 func listingCommand(at *cluster, now clock.PassiveClock, cmd *cobra.Command, show shower) *cobra.Command {
 	format := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := format.check(); err != nil {
-			return err
-		}
 		api, err := at.client()
 		if err != nil {
 			return err
@@ -191,4 +189,9 @@ func claimsIn(claims []string, wide bool) string {
 // silent says whether what a node reported is old, because its agent does not answer.
 func silent(n *v1alpha1.NvmfNode) bool {
 	return meta.IsStatusConditionFalse(n.Status.Conditions, v1alpha1.ConditionAgentAlive)
+}
+
+// claimIn tells whether what a volume is called is a claim in a namespace, not the volume itself.
+func claimIn(called, volume, namespace string) bool {
+	return called != volumePrefix+volume && strings.HasPrefix(called, namespace+"/")
 }

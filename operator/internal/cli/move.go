@@ -69,9 +69,6 @@ You can repeat the command: if the same move is running, it says so, and --wait 
   kubectl weft move data --cancel`,
 		Args: takes(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := format.check(); err != nil {
-				return err
-			}
 			namespace, err := at.namespaceOf(o.namespace)
 			if err != nil {
 				return err

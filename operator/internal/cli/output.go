@@ -40,9 +40,10 @@ func resultFlag(cmd *cobra.Command) *output {
 	return formatFlag(cmd, outputText, outputJSON, outputYAML)
 }
 
-// formatFlag adds -o with these formats to a command. The first is the default.
+// formatFlag adds -o with these formats to a command, which runs with no other. The first is the default.
 func formatFlag(cmd *cobra.Command, offers ...string) *output {
 	o := &output{offers: offers}
+	cmd.PreRunE = func(*cobra.Command, []string) error { return o.check() }
 	cmd.Flags().StringVarP(&o.format, "output", "o", offers[0], "output format: "+o.list())
 	// The flag exists: it was added a line ago.
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(o.offers, cobra.ShellCompDirectiveNoFileComp))

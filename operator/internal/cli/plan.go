@@ -110,9 +110,6 @@ type Answers struct {
 }
 
 func plan(cmd *cobra.Command, at *cluster, o planOptions) error {
-	if err := o.output.check(); err != nil {
-		return err
-	}
 	docs, err := readDocuments(o.file, cmd.InOrStdin())
 	if err != nil {
 		return err

@@ -60,9 +60,6 @@ out.`,
   kubectl weft rebalance fast --max 2`,
 		Args: takes(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := format.check(); err != nil {
-				return err
-			}
 			api, err := at.client()
 			if err != nil {
 				return err

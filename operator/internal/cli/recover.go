@@ -93,9 +93,6 @@ Exit codes:
 				return errors.New("--accept-loss requires --current REPLICA: choose the replica whose data to keep")
 			}
 			o.output = *format
-			if err := o.output.check(); err != nil {
-				return err
-			}
 			api, err := at.client()
 			if err != nil {
 				return err

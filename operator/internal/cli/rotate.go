@@ -71,9 +71,6 @@ Exit codes:
   kubectl weft rotate --target fast`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := format.check(); err != nil {
-				return err
-			}
 			if (len(args) > 0) == (o.all || o.target != "") {
 				return errors.New("name a CLAIM, or use --target or --all")
 			}

@@ -67,7 +67,7 @@ A snapshot without a VolumeSnapshot outlived it, or its VolumeSnapshotContent co
 
 // in tells whether the claim or the VolumeSnapshot is in a namespace.
 func (r SnapshotReport) in(namespace string) bool {
-	return r.Claim != volumePrefix+r.Volume && strings.HasPrefix(r.Claim, namespace+"/") || strings.HasPrefix(r.VolumeSnapshot, namespace+"/")
+	return claimIn(r.Claim, r.Volume, namespace) || strings.HasPrefix(r.VolumeSnapshot, namespace+"/")
 }
 
 // content of a snapshot: names of its VolumeSnapshotContent and VolumeSnapshot.

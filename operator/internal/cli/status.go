@@ -48,9 +48,6 @@ Exit codes:
 	}
 	format := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := format.check(); err != nil {
-			return err
-		}
 		api, err := at.client()
 		if err != nil {
 			return err

@@ -63,7 +63,7 @@ To see everything about one of them, use kubectl weft volume.`,
 
 // in tells whether the claim is in a namespace.
 func (r VolumeRow) in(namespace string) bool {
-	return r.Claim != volumePrefix+r.Volume && strings.HasPrefix(r.Claim, namespace+"/")
+	return claimIn(r.Claim, r.Volume, namespace)
 }
 
 // listVolumes with a replica on nodes, sorted by claim.
