@@ -3,7 +3,6 @@
 package controller
 
 import (
-	"context"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -117,9 +116,7 @@ func TestState(t *testing.T) {
 	st := newStorage(t, 1, 10*gi)
 	s, _ := newService(t)
 	seen(t, s, st)
-	ctx, stop := context.WithCancel(t.Context())
-	go s.Settle(ctx)
-	defer stop()
+	go s.Settle(t.Context())
 	g := NewWithT(t)
 
 	id := newVolume(t, s, st, "v")
