@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -24,22 +25,27 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
 // metricsPorts of weft's components: of operator and CSI controller in their pods, of the others on their nodes.
 var metricsPorts = map[string]int{"operator": 8443, "csi-controller": 8443, "agent": 9809, "csi-node": 9808}
 
-// absent are metrics that a healthy volume of the kernel's target in a file does not have, and why.
-var absent = map[string]string{
-	`weft_agent_(replica|buffer|core)_\w+`: "SPDK only",
-	`weft_agent_drive_\w+`:                 "only of pools on NVMe drives",
-	`weft_agent_engine_errors_total`:       "only after an error",
-	`weft_mirror_cop(ied|y_size)_bytes`:    "only while data is copied",
-}
+// What a healthy volume of the kernel's target in a file does not have.
+var (
+	ofSPDK   = regexp.MustCompile(`\bweft_agent_(replica|buffer|core)_\w+`)
+	ofDrives = regexp.MustCompile(`\bweft_agent_drive_\w+`)
+	ofCopies = regexp.MustCompile(`\bweft_mirror_cop(ied|y_size)_bytes\b`)
+)
 
-// prometheus that scrapes every component of weft, until the test ends: the address of its API.
-func prometheus(ctx context.Context) string {
+// prometheus that scrapes every component of weft, until the test ends: the address of its API. The chart has these
+// values besides, as what onAllNodes takes back.
+func prometheus(ctx context.Context, values ...string) string {
 	GinkgoHelper()
+	Expect(run.Install(ctx, append(values,
+		fmt.Sprintf("metrics.agents.port=%d", metricsPorts["agent"]), fmt.Sprintf("metrics.nodePlugins.port=%d", metricsPorts["csi-node"]),
+		"metrics.readers[0].namespace="+Namespace, "metrics.readers[0].name=prometheus")...)).To(Succeed())
 	program := cmp.Or(os.Getenv("PROMETHEUS"), filepath.Join(run.repo, "bin", "prometheus"))
 	Expect(program).To(BeAnExistingFile(), "this spec needs Prometheus: run `make $PWD/bin/prometheus`, or set PROMETHEUS to its path")
 	dir := GinkgoT().TempDir()
@@ -74,7 +80,15 @@ func prometheus(ctx context.Context) string {
 		"--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address), GinkgoWriter, GinkgoWriter)
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(func() { session.Terminate().Wait(time.Minute) })
-	return "http://" + address
+	api := "http://" + address
+	By("waiting until all are scraped")
+	Eventually(ctx, func(g Gomega, ctx context.Context) {
+		for job := range metricsPorts {
+			g.Expect(answer(ctx, api, fmt.Sprintf(`up{job="weft-%s"} == 1`, job))).To(BeNumerically(">", 0), job)
+		}
+		g.Expect(answer(ctx, api, `up == 0`)).To(Equal(0))
+	}).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(Succeed())
+	return api
 }
 
 // tokenOf a new service account in weft's namespace, which is gone when the test ends.
@@ -143,15 +157,36 @@ func asked(ctx context.Context) map[string]string {
 		}
 	}
 	Expect(queries).NotTo(BeEmpty())
+	return queries
+}
+
+// taken are the queries about these metrics. They are no longer among the others.
+func taken(queries map[string]string, metrics *regexp.Regexp) map[string]string {
+	GinkgoHelper()
+	found := map[string]string{}
 	for from, query := range queries {
-		for metric, why := range absent {
-			if regexp.MustCompile(`\b` + metric + `\b`).MatchString(query) {
-				GinkgoWriter.Printf("%s is not asked: %s\n", from, why)
+		if metrics.MatchString(query) {
+			found[from] = query
+			delete(queries, from)
+		}
+	}
+	Expect(found).NotTo(BeEmpty(), metrics.String())
+	return found
+}
+
+// answered waits until each of the queries has had series.
+func answered(ctx context.Context, api string, queries map[string]string) {
+	GinkgoHelper()
+	Eventually(ctx, func(g Gomega, ctx context.Context) {
+		for from, query := range queries {
+			n, err := answer(ctx, api, query)
+			g.Expect(err).NotTo(HaveOccurred())
+			if n > 0 {
 				delete(queries, from)
 			}
 		}
-	}
-	return queries
+		g.Expect(queries).To(BeEmpty())
+	}).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(Succeed())
 }
 
 // load is what kubectl weft top shows of a volume, a node or a target.
@@ -208,33 +243,50 @@ func topShows(ctx context.Context, r *replicated) {
 var _ = Describe("Prometheus", func() {
 	It("scrapes every component, and has series for the queries of dashboards and alerts, while kubectl weft top shows the I/O without it", full, func(ctx SpecContext) {
 		queries := asked(ctx)
+		taken(queries, ofSPDK)
+		taken(queries, ofDrives)
+		copying := taken(queries, ofCopies)
 		r := writtenOnTwo(ctx, "metered")
 		By("reading metrics on the nodes' loopback addresses, through the API server")
 		topShows(ctx, r)
-
-		Expect(run.Install(ctx, // what onAllNodes takes back
-			fmt.Sprintf("metrics.agents.port=%d", metricsPorts["agent"]), fmt.Sprintf("metrics.nodePlugins.port=%d", metricsPorts["csi-node"]),
-			"metrics.readers[0].namespace="+Namespace, "metrics.readers[0].name=prometheus")).To(Succeed())
-		api := prometheus(ctx)
-
-		By("waiting until all are scraped")
-		Eventually(ctx, func(g Gomega, ctx context.Context) {
-			for job := range metricsPorts {
-				g.Expect(answer(ctx, api, fmt.Sprintf(`up{job="weft-%s"} == 1`, job))).To(BeNumerically(">", 0), job)
-			}
-			g.Expect(answer(ctx, api, `up == 0`)).To(Equal(0))
-		}).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(Succeed())
+		// A copy that takes as long as some scrapes.
+		api := prometheus(ctx, "csi.node.mirrors.copyKiBPerSecond=1024")
 
 		By("reading metrics on ports of the nodes, with a token")
 		topShows(ctx, r)
 
 		By("asking")
-		r.acks.goOn(ctx, 10, time.Minute)
-		Eventually(ctx, func(g Gomega, ctx context.Context) {
-			for from, query := range queries {
-				g.Expect(answer(ctx, api, query)).To(BeNumerically(">", 0), "%s: %s", from, query)
-			}
-		}).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(Succeed())
+		r.acks.goOnNow(ctx)
+		answered(ctx, api, queries)
+
+		By("asking while a replica gets what it lacks")
+		cut(storageNode)
+		r.loses(ctx, storageNode)
+		fill(ctx, r.pod)
+		Expect(machines.RestoreNetwork(storageNode)).To(Succeed())
+		answered(ctx, api, copying)
 		r.acks.nothingLost(ctx, r.pod)
+	}, SpecTimeout(25*time.Minute))
+
+	It("has series for the queries about drives, and about a target of SPDK", full, func(ctx SpecContext) {
+		all := asked(ctx)
+		queries := taken(all, ofDrives) // the target of the samples has a drive of storageNode
+		DeferCleanup(func(ctx context.Context) { Expect(run.Install(ctx)).To(Succeed()) })
+		if realTarget == "" {
+			GinkgoWriter.Println("WEFT_SPDK_TARGET is not set: nothing is asked about a target of SPDK, whose fake does no I/O")
+		} else {
+			Expect(run.LoadTarget(ctx, realTarget)).To(Succeed())
+			target := spdkTarget("metered-spdk")
+			target.Spec.Cores.Mode = v1alpha1.CoresStatic // the only one that counts the time of cores
+			label(ctx, clientNode, target.Name)
+			newTarget(ctx, target)
+			DeferCleanup(func(ctx context.Context) { on(ctx, clientNode, `rm -f %s`, target.Spec.Devices.File.Path) })
+			servedBy(ctx, clientNode)
+			newClass(ctx, target.Name, map[string]string{"target": target.Name})
+			pod := runPod(ctx, newClaim(ctx, newNamespace(ctx), "claim", target.Name), "writer", storageNode)
+			startWriter(ctx, pod).goOn(ctx, 10, time.Minute)
+			maps.Copy(queries, taken(all, ofSPDK))
+		}
+		answered(ctx, prometheus(ctx), queries)
 	}, SpecTimeout(25*time.Minute))
 })

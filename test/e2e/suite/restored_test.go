@@ -145,4 +145,83 @@ var _ = Describe("A restore of the API from a backup, made before a replica was 
 		r.whole(ctx)
 		r.same(ctx)
 	}, SpecTimeout(30*time.Minute))
+
+	It("brings everything back, also a volume and a snapshot that the backup does not know, and says which volume it knows in vain", full, func(ctx SpecContext) {
+		Expect(cluster.ApplyFile(ctx, "config/samples/snapshots/volumesnapshotclass.yaml", "", nil)).To(Succeed())
+		for _, node := range nodes {
+			forgetPools(ctx, node) // what cannot be read may hold newer data, so nothing would be recovered
+		}
+		r := onTwo(ctx, "old")
+		ns := r.claim.Namespace
+		newClass(ctx, "weft-old-xfs", map[string]string{"target": "old", "csi.storage.k8s.io/fstype": "xfs"})
+		plain := newClaim(ctx, ns, "plain", "weft-old-xfs", withSize(xfsSize))
+		deleted := newClaim(ctx, ns, "deleted", "weft-old-xfs", withSize(xfsSize))
+		first := running(ctx, newPodOf(ctx, "first", clientNode, r.claim, plain, deleted))
+		r.whole(ctx)
+		for number := range 3 {
+			fillAt(ctx, first, pathOf(mountPath, number))
+		}
+		inVain := replicaOf(ctx, bound(ctx, deleted))
+		volumes := []*v1alpha1.NvmfVolume{r.volume, bound(ctx, plain), bound(ctx, deleted)}
+		ended := func(pod *corev1.Pod) {
+			remove(ctx, pod)
+			for _, volume := range volumes {
+				detached(ctx, volume)
+			}
+		}
+		ended(first)
+		backup := filepath.Join(GinkgoT().TempDir(), "backup")
+		Expect(machines.BackUp(ctx, backup)).To(Succeed())
+
+		By("deleting a volume, making another one, taking a snapshot, and losing a replica")
+		remove(ctx, deleted)
+		Expect(cluster.WaitGone(ctx, inVain)).To(Succeed())
+		later := newClaim(ctx, ns, "later", "weft-old-xfs", withSize(xfsSize))
+		volumes[2] = bound(ctx, later)
+		second := running(ctx, newPodOf(ctx, "second", clientNode, r.claim, plain, later))
+		kept := fillAt(ctx, second, pathOf(mountPath, 1))
+		snapshot := newSnapshot(ctx, plain, "moment")
+		plainSum, laterSum := fillAt(ctx, second, pathOf(mountPath, 1)), fillAt(ctx, second, pathOf(mountPath, 2))
+		ended(second)
+		holders := map[string]int{storageNode: 0, clientNode: 0}
+		holders[replicaOf(ctx, volumes[1]).Spec.Node]++ // the snapshot
+		holders[replicaOf(ctx, volumes[2]).Spec.Node]++
+		third := runPod(ctx, r.claim, "third", clientNode)
+		cut(storageNode)
+		r.loses(ctx, storageNode)
+		mirrored := fill(ctx, third)
+		ended(third)
+
+		By("restoring the API")
+		restore(ctx, backup)
+		Expect(machines.RestoreNetwork(storageNode)).To(Succeed())
+		nodesReady(ctx)
+		weftReady(ctx, nil)
+		declareRestored(ctx)
+		recoverRecord(ctx, r, clientNode)
+		becomes(ctx, inVain.Name, v1alpha1.ReasonVolumeLost)
+
+		By("recovering what the backup does not know")
+		described(ctx, holders)
+		weft := kubectlWeft(ctx)
+		out, err := weft(ctx, "recover", "--lost", "--all", "--claims")
+		AddReportEntry("kubectl weft recover --lost --all --claims", out)
+		Expect(err).NotTo(HaveOccurred(), out)
+		noLongerRetained(ctx, volumes[2].Name)
+		described(ctx, map[string]int{storageNode: 0, clientNode: 0})
+
+		By("reading everything, on the node of the replica that was lost")
+		reader := running(ctx, newPodOf(ctx, "reader", storageNode, r.claim, plain, later))
+		Expect(checksum(ctx, reader)).To(Equal(mirrored))
+		Expect(checksumAt(ctx, reader, pathOf(mountPath, 1))).To(Equal(plainSum))
+		Expect(checksumAt(ctx, reader, pathOf(mountPath, 2))).To(Equal(laterSum))
+		r.whole(ctx)
+		Eventually(ctx, legDifferences).WithArguments(storageNode).WithTimeout(3 * time.Minute).WithPolling(2 * time.Second).Should(BeEmpty())
+		var snapshots v1alpha1.NvmfSnapshotList
+		Expect(cluster.List(ctx, &snapshots)).To(Succeed())
+		Expect(snapshots.Items).To(HaveLen(1))
+		snapshotOf(ctx, ns, snapshot.GetName(), snapshots.Items[0].Name)
+		restored := newClaim(ctx, ns, "restored", "weft-old-xfs", fromSnapshot(snapshot.GetName()), withSize(xfsSize))
+		Expect(checksum(ctx, runPod(ctx, restored, "restored", clientNode))).To(Equal(kept))
+	}, SpecTimeout(40*time.Minute))
 })

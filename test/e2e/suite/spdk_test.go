@@ -32,6 +32,16 @@ func spdkTarget(name string) *v1alpha1.NvmfTarget {
 	return target
 }
 
+// onSPDK makes a target one of a real SPDK. Without one, the test is skipped.
+func onSPDK(ctx context.Context) func(*v1alpha1.NvmfTarget) {
+	GinkgoHelper()
+	if realTarget == "" {
+		Skip("WEFT_SPDK_TARGET is not set, and the fake target does no I/O")
+	}
+	Expect(run.LoadTarget(ctx, realTarget)).To(Succeed())
+	return func(target *v1alpha1.NvmfTarget) { *target = *spdkTarget(target.Name) }
+}
+
 // servedBy waits until the NvmfNode serves the target with the engine's pod ready, and returns it.
 func servedBy(ctx context.Context, node string) *v1alpha1.NvmfNode {
 	GinkgoHelper()
@@ -154,11 +164,7 @@ EOF
 
 var _ = Describe("A volume with two replicas on SPDK", func() {
 	It("goes on when the process of a target is killed, and the replica gets no more than what was written meanwhile", full, func(ctx SpecContext) {
-		if realTarget == "" {
-			Skip("WEFT_SPDK_TARGET is not set, and the fake target does no I/O")
-		}
-		Expect(run.LoadTarget(ctx, realTarget)).To(Succeed())
-		r := writtenOnTwo(ctx, "spdk-two", func(target *v1alpha1.NvmfTarget) { *target = *spdkTarget(target.Name) })
+		r := writtenOnTwo(ctx, "spdk-two", onSPDK(ctx))
 		before, copied := record(ctx, r.volume), copies(ctx, clientNode)
 		n := r.acks.count()
 

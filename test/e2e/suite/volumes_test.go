@@ -53,6 +53,15 @@ var _ = Describe("A volume", func() {
 
 			By("seeing the path that carries it")
 			Expect(controllersOf(ctx, clientNode, volume)).To(ConsistOf(HavePrefix(transport + " ")))
+
+			By("finding its name in the logs of all that had a part in it")
+			var logs []string
+			for _, node := range nodes {
+				logs = append(logs, lines(on(ctx, node, `grep -lrw %s /var/log/pods/%s_* || true`, volume.Name, Namespace))...)
+			}
+			for _, part := range []string{"weft-csi-controller-.*/csi-provisioner", "weft-csi-controller-.*/weft-csi", "weft-agent-.*/weft-agent", "weft-csi-node-.*/weft-csi"} {
+				Expect(logs).To(ContainElement(MatchRegexp("_%s/", part)))
+			}
 		},
 		Entry("over TCP", full, "weft-fast", claimSize, "tcp"), // most other specs are over TCP
 		Entry("over RDMA", "weft-fast-rdma", xfsSize, "rdma"),
