@@ -68,9 +68,8 @@ func (s *session) distrust(st *store, devices ...string) {
 		clean := p.clean()
 		t := &trust{known: clean || p.signed(), open: true, inherited: !clean}
 		if !p.served() && !p.signed() {
-			used, own := p.TotalBytes-p.FreeBytes, p.ownBytes()
-			clean = clean && used == own
-			t.inherited = t.inherited || used < own // some have the same clusters
+			clean = clean && p.complete()
+			t.inherited = t.inherited || p.TotalBytes-p.FreeBytes < p.ownBytes() // some have the same clusters
 			if !clean || p.has(func(l *lvol) bool { return l.base != "" }) {
 				t.err = s.hold(p, clean)
 				t.known, t.open = t.err == nil, false
@@ -82,7 +81,9 @@ func (s *session) distrust(st *store, devices ...string) {
 		s.life.trust[p.Device] = t
 		s.judgeMerges(p, s.life.fresh[p.Device])
 		if s.life.fresh[p.Device] {
-			s.sweepMarks(st, p)
+			if p.complete() {
+				s.sweepMarks(st, p)
+			}
 			delete(s.life.fresh, p.Device)
 		}
 	}
@@ -122,6 +123,10 @@ func (p *pool) ownBytes() int64 {
 	}
 	return sum
 }
+
+// complete: every allocated cluster is that of an lvol. When SPDK opens a pool, it leaves out lvols that it cannot read
+// at that moment, and they keep theirs. Hosts may be given clusters while they are counted.
+func (p *pool) complete() bool { return p.TotalBytes-p.FreeBytes == p.ownBytes() }
 
 // served: an agent has given hosts volumes of it in this life of the target, and saw to its free space before.
 func (p *pool) served() bool {

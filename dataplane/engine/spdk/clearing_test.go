@@ -481,6 +481,30 @@ func TestMergeIntoASnapshotThatNobodyWaitsFor(t *testing.T) {
 	}
 }
 
+// TestSnapshotThatIsLeftOutAfterAMergeThatFailed: SPDK cannot open the snapshot when it starts again, so it lists the
+// snapshot no more, as if the merge had succeeded.
+func TestSnapshotThatIsLeftOutAfterAMergeThatFailed(t *testing.T) {
+	r, fake, _ := merging(t)
+	other := r.create(engine.Source{}, 4*mib)
+	r.failsToMerge(fake, spdktest.Before)
+	snapshot := ""
+	for name, l := range r.lvols() {
+		if l.IsSnapshot {
+			snapshot = name
+		}
+	}
+	r.relaunched()
+	r.target.(*spdktest.Target).FailOpen(snapshot)
+	r.done(r.engine.OpenPools(r.ctx, []engine.Device{r.device}))
+	r.Expect(r.lvols()).NotTo(HaveKey(snapshot))
+	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{other}))
+	r.deletesNothing()
+	r.Expect(r.merges()).To(HaveLen(1))
+	r.restarted()
+	r.Expect(r.lvols()).To(HaveLen(1))
+	r.Expect(r.merges()).To(BeEmpty())
+}
+
 // TestNothingIsClearedAfterAMergeThatFailed, in the same call.
 func TestNothingIsClearedAfterAMergeThatFailed(t *testing.T) {
 	r, fake, _ := merging(t)

@@ -23,9 +23,9 @@ import (
 //
 // So each merge is on record on the node before it begins. The record goes when SPDK has answered, and its drive has
 // failed no I/O meanwhile; or when the volume is listed as based on the snapshot, as if the merge had never begun; or
-// when the pool was opened again, and the snapshot is gone. Until then nothing is deleted from the pool, also by
-// another process, and the volume is not changed while the snapshot is not listed: else what the drive has still might
-// be the volume as it was.
+// when the pool was opened again with all that has clusters, and the snapshot is gone. Until then nothing is deleted
+// from the pool, also by another process, and the volume is not changed while the snapshot is not listed: else what the
+// drive has still might be the volume as it was.
 
 // merge of a snapshot, as it is on record.
 type merge struct {
@@ -297,9 +297,14 @@ func (s *session) judgeMerge(p *pool, of unmerged, fresh bool) (mergeVerdict, er
 		return mergeUndecided, engine.ErrUnavailable // this may be the next target
 	default:
 	}
+	reopened := fresh || of.Target != "" && of.Target != target
 	switch {
-	case fresh || of.Target != "" && of.Target != target:
+	case reopened && p.complete():
 		return mergeOver, nil
+	case fresh || reopened && s.life.kept[p.lvstore+"/"+of.name]:
+		return mergeKept, nil
+	case reopened:
+		return mergeUndecided, nil // hosts may have been given clusters while they were counted
 	case of.Failed || p.lvols[soiledName] == nil:
 		return mergeKept, nil
 	}

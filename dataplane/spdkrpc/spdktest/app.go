@@ -24,7 +24,9 @@ type app struct {
 	// powerless: the target ends because its node loses power.
 	powerless bool
 	faults    []*Fault
-	calls     map[string]int
+	// unopenable are names of volumes that are left out when their lvstore is loaded.
+	unopenable map[string]bool
+	calls      map[string]int
 
 	iobuf       iobufOptions
 	socks       map[string]*sockOptions
@@ -66,7 +68,7 @@ func newApp(o Options) (*app, error) {
 		return nil, fmt.Errorf("core mask %q: give hex such as 0x3 or a list such as [0,1]: %w", o.CoreMask, err)
 	}
 	return &app{
-		opts: o, cores: cores, started: time.Now(), calls: map[string]int{},
+		opts: o, cores: cores, started: time.Now(), calls: map[string]int{}, unopenable: map[string]bool{},
 		iobuf: defaultIobuf(), socks: defaultSocks(), sockImpl: "posix", scheduler: defaultScheduler(cores[0]),
 		bdevOpts: defaultBdevOptions(), accel: defaultAccel(),
 		nvmeOptions: defaultNvmeOptions(), raidOptions: defaultRaidOptions(), nvmf: defaultNvmf(),

@@ -114,6 +114,11 @@ func (t *Target) HoldClearing(lvstore string) (goOn func()) {
 	return t.hold(lvstore, func(base *bdev) *bool { return &base.holdsClearing })
 }
 
+// FailOpen of volumes of a name: when their lvstore is loaded, the target leaves them out.
+func (t *Target) FailOpen(name string) {
+	t.do(func() { t.app.unopenable[name] = true })
+}
+
 // FailIO counts an I/O that the drive under an lvstore has answered with an error.
 func (t *Target) FailIO(lvstore string) {
 	t.do(func() {

@@ -318,7 +318,11 @@ func (a *app) loadStore(b *bdev) {
 		v.setParent(byPage[volumes[page].Parent])
 		s.add(v)
 	}
-	for _, v := range s.lvols {
+	for _, v := range slices.Clone(s.lvols) {
+		if a.unopenable[v.name] {
+			s.lose(v)
+			continue
+		}
 		a.registerLvol(v)
 	}
 }
