@@ -59,6 +59,7 @@ demo: binaries $(LAB) $(HELM) ## Build, start the lab, install the chart, apply 
 # Both print at their end how long each part took, and which tests were slowest. What + joins runs at the same time: a
 # machine of the kernel tests uses less than one core.
 .PHONY: test
+test: export SHORT := yes
 test: $(LAB) ## Run lint, unit and API-server tests, kernel tests in a virtual machine, and end-to-end tests in the lab
 	cd test/e2e && $(LAB) tools
 	+$(LAB) parts lint test-unit+test-lab-targets+test-lab-hosts test-e2e
@@ -207,7 +208,7 @@ MACHINE = cd test/e2e && WEFT_LAB_DIR=$(CURDIR)/$(MACHINE_DIR) $(LAB)
 # By default, measurements stay out, and so do intruders, which take ten minutes on the kernel's target: test-intruders has them.
 define in-machine
 	$(GO) test -c -tags lab -o $(MACHINE_DIR)/share/$(notdir $(1)).test $(1)
-	$(MACHINE) exec node1 -- /host-share/$(notdir $(1)).test -test.v -test.timeout 40m -test.skip '$(or $(3),^TestMeasure|^TestConformance$$/^Intruders$$)'$(if $(2), -test.run '$(2)')
+	$(MACHINE) exec node1 -- /host-share/$(notdir $(1)).test -test.v $(if $(SHORT),-test.short) -test.timeout 40m -test.skip '$(or $(3),^TestMeasure|^TestConformance$$/^Intruders$$)'$(if $(2), -test.run '$(2)')
 endef
 
 # A real SPDK target goes into the machine with its libraries, and serves the kernel's initiator there over TCP and RDMA.

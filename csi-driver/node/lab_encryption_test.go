@@ -170,6 +170,7 @@ func TestLabEncryptedBlockVolume(t *testing.T) {
 
 // A leg is lost under an encrypted volume, and comes back.
 func TestLabEncryptedMirrorLosesALeg(t *testing.T) {
+	notInAShortRun(t)
 	l := setUpLab(t)
 	l.SetDefaultEventuallyTimeout(2 * labTimeout)
 	m, legs := l.twoReplicas(func(api client.Client) client.Client { return api })

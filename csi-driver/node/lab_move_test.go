@@ -35,7 +35,12 @@ func setUpPlainLab(t *testing.T) (*lab, client.Client, labMirror, *labLeg) {
 // A volume with one replica moves from one target to the next, WEFT_MOVES times, while it is mounted and written.
 func TestLabVolumeMovesWhileItIsWritten(t *testing.T) {
 	for name, encryption := range map[string]v1alpha1.VolumeEncryption{"plain": "", "encrypted": v1alpha1.EncryptionLUKS2} {
-		t.Run(name, func(t *testing.T) { movesWhileItIsWritten(t, encryption) })
+		t.Run(name, func(t *testing.T) {
+			if encryption != "" {
+				notInAShortRun(t)
+			}
+			movesWhileItIsWritten(t, encryption)
+		})
 	}
 }
 

@@ -94,6 +94,7 @@ func differences(t *testing.T, legs ...*labLeg) (at []int64) {
 // mover is in the middle of a copy to a third when a pod gets the volume on the same machine: the pod has all data, and
 // the copy ends under it.
 func TestLabMoverCopiesForNobody(t *testing.T) {
+	notInAShortRun(t)
 	l, _, m, first := setUpPlainLab(t)
 	m.mirrored(first.leg)
 	must(t, m.stage())

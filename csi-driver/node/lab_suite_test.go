@@ -55,6 +55,13 @@ type lab struct {
 	dir       string
 }
 
+// notInAShortRun, which make test has: other tests show most of what this one shows.
+func notInAShortRun(t *testing.T) {
+	if testing.Short() {
+		t.Skip("left out of a short run; make test-all has it")
+	}
+}
+
 func setUpLab(t *testing.T) *lab {
 	g := NewWithT(t)
 	g.SetDefaultEventuallyTimeout(labTimeout)

@@ -4,6 +4,7 @@ package enginetest
 
 import (
 	"bytes"
+	"hash/crc32"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,10 +29,15 @@ type hostFixture struct {
 	ns     Namespace
 }
 
-// withHost runs a test once for each portal, each time with a volume of its own.
+// withHost runs a test once for each portal, each time with a volume of its own. A short run has one portal, and which
+// one depends on the name of the test.
 func (s *suite) withHost(do func(*hostFixture)) {
 	device := s.openPool()
-	for _, portal := range s.openPortals() {
+	portals := s.openPortals()
+	if testing.Short() {
+		portals = portals[int(crc32.ChecksumIEEE([]byte(s.t.Name())))%len(portals):][:1]
+	}
+	for _, portal := range portals {
 		s.t.Run(portalName(portal), func(t *testing.T) {
 			h := s.fixture(t, device, portal)
 			h.x = exportOf(h.id, h.host)
