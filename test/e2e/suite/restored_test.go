@@ -146,7 +146,7 @@ var _ = Describe("A restore of the API from a backup, made before a replica was 
 		r.same(ctx)
 	}, SpecTimeout(30*time.Minute))
 
-	It("brings everything back, also a volume and a snapshot that the backup does not know, and says which volume it knows in vain", full, func(ctx SpecContext) {
+	It("brings back what the backup has, and what it does not know", full, func(ctx SpecContext) {
 		Expect(cluster.ApplyFile(ctx, "config/samples/snapshots/volumesnapshotclass.yaml", "", nil)).To(Succeed())
 		for _, node := range nodes {
 			forgetPools(ctx, node) // what cannot be read may hold newer data, so nothing would be recovered
