@@ -31,6 +31,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
@@ -120,7 +121,7 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 	if err := o.complete(); err != nil {
 		return err
 	}
-	m, err := newManager(config, o)
+	m, err := newManager(ctx, config, o)
 	if err != nil {
 		return err
 	}
@@ -139,7 +140,7 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 	return errors.Join(m.Start(ctx), records.Close())
 }
 
-func newManager(config *rest.Config, o Options) (manager.Manager, error) {
+func newManager(ctx context.Context, config *rest.Config, o Options) (manager.Manager, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, fmt.Errorf("build the scheme: %w", err)
@@ -154,6 +155,8 @@ func newManager(config *rest.Config, o Options) (manager.Manager, error) {
 		}
 	}
 	m, err := ctrl.NewManager(config, ctrl.Options{
+		// Where a process needs 30 s to begin, controller-runtime has given its own logger up by then.
+		Logger:  log.FromContext(ctx),
 		Scheme:  scheme,
 		Metrics: metricsOptions,
 		Cache:   CacheOptions(o.NodeName),

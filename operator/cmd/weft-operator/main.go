@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"go.uber.org/zap/zapcore"
 	"k8s.io/client-go/rest"
@@ -54,11 +55,12 @@ func command() *cobra.Command {
 			// controller makes one after the other, and the API server has a priority level for them (apiPriority in
 			// the chart's values).
 			cfg.QPS = -1
-			mgr, err := newManager(cmd.Context(), cfg, options)
+			ctx := logr.NewContext(cmd.Context(), logger)
+			mgr, err := newManager(ctx, cfg, options)
 			if err != nil {
 				return err
 			}
-			return mgr.Start(cmd.Context())
+			return mgr.Start(ctx)
 		},
 	}
 	cmd.AddCommand(guardCommand())

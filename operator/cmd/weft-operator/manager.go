@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -100,7 +101,8 @@ func newScheme() (*runtime.Scheme, error) {
 }
 
 // newManager returns the operator, ready to be started. When it is stopped it
-// gives the lease back, so the process must end once Start returns. The context bounds newManager alone.
+// gives the lease back, so the process must end once Start returns. The context bounds newManager alone; its logger is
+// the manager's.
 func newManager(ctx context.Context, cfg *rest.Config, o settings) (ctrl.Manager, error) {
 	if o.Namespace == "" {
 		return nil, errors.New("--namespace is required: set it to the namespace of weft")
@@ -125,6 +127,8 @@ func newManager(ctx context.Context, cfg *rest.Config, o settings) (ctrl.Manager
 		return nil, err
 	}
 	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
+		// Where a process needs 30 s to begin, controller-runtime has given its own logger up by then.
+		Logger:                        log.FromContext(ctx),
 		Scheme:                        scheme,
 		Cache:                         caches,
 		Metrics:                       metricsOptions(o.MetricsBindAddress, o.MetricsCertDir),

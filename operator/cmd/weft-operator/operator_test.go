@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"testing"
 
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
 	. "github.com/onsi/gomega"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -109,6 +111,19 @@ func TestWhatIsRequired(t *testing.T) {
 	g.Expect(err).To(MatchError(ContainSubstring("--namespace is required")))
 	_, err = newManager(t.Context(), operatorConfig, settings{Namespace: namespace})
 	g.Expect(err).To(MatchError(ContainSubstring("--target-image is required")))
+}
+
+// TestLogsToTheContextsLogger: controller-runtime gives its own one up, for good, where a process needs 30 s to begin.
+func TestLogsToTheContextsLogger(t *testing.T) {
+	g := NewWithT(t)
+	said := ""
+	logger := funcr.New(func(_, line string) { said += line }, funcr.Options{})
+	mgr, err := newManager(logr.NewContext(t.Context(), logger), operatorConfig, settings{
+		Namespace: namespace, MetricsBindAddress: off, HealthProbeBindAddress: off, WebhookBindAddress: off, AllowSeveral: true, TargetImage: targetImage,
+	})
+	g.Expect(err).NotTo(HaveOccurred())
+	mgr.GetLogger().Info("planned")
+	g.Expect(said).To(ContainSubstring("planned"))
 }
 
 // freeAddress is free for a moment at least.
