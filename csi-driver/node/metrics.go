@@ -39,6 +39,8 @@ var (
 	nodeUnread = prometheus.NewDesc("weft_node_unread_volumes",
 		"Number of volumes of which this scrape lacks values; the log says why.", nodeLabels, nil)
 
+	volumeInfo = prometheus.NewDesc("weft_volume_info",
+		"1, with what the kernel calls the device that pods use.", slices.Concat(volumeLabels, []string{"device"}), nil)
 	volumeOperations = prometheus.NewDesc("weft_volume_operations_total",
 		"Number of completed I/Os of the device that pods use.", slices.Concat(volumeLabels, opLabel), nil)
 	volumeBytes = prometheus.NewDesc("weft_volume_bytes_total",
@@ -116,7 +118,7 @@ func NewMetrics(s *Service, log logr.Logger) *Metrics {
 func (*Metrics) Describe(descs chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		nodePlaces, nodeUnread,
-		volumeOperations, volumeBytes, volumeSeconds, volumeInFlight, volumeBusy, volumeSize, volumePaths, volumeLivePaths,
+		volumeInfo, volumeOperations, volumeBytes, volumeSeconds, volumeInFlight, volumeBusy, volumeSize, volumePaths, volumeLivePaths,
 		pathOperations, pathBytes, pathSeconds, pathInFlight, pathLive, pathReconnects,
 		mirrorReplicas, mirrorWaiting, mirrorCopied, mirrorCopySize, mirrorReadErrors,
 	} {
@@ -234,12 +236,13 @@ func (m *Metrics) tell(volume string, err error) {
 	}
 }
 
-// tops are the devices that pods use, by the attachments that they were made for.
+// tops are the devices that pods use, by the attachments that they were made for. A lost one counts as long as there is
+// no other.
 func (m *Metrics) tops() (map[string]mapper.Device, error) {
 	all, err := m.Service.Mapper.Volumes()
 	tops := map[string]mapper.Device{}
 	for _, d := range all {
-		if d.Kind != mapper.LUKS && !d.Lost() {
+		if is, known := tops[d.Attachment]; d.Kind != mapper.LUKS && (!known || is.Lost()) {
 			tops[d.Attachment] = d
 		}
 	}
@@ -274,7 +277,10 @@ func (m *Metrics) sample(volume string, tops map[string]mapper.Device) sample {
 		all, errs = append(all, some...), append(errs, err)
 	}
 	if top, ok := tops[at.Attachment]; ok && top.Volume == at.UUID {
-		add(m.ofTop(top, labels))
+		add([]prometheus.Metric{gauge(volumeInfo, 1, append(slices.Clone(labels), top.Name)...)}, nil)
+		if !top.Lost() {
+			add(m.ofTop(top, labels))
+		}
 	}
 	add(m.ofPaths(at, labels))
 	if is := m.Service.mirrors.of(volume); is != nil {

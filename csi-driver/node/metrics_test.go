@@ -52,6 +52,11 @@ func ofVolume(metric, op string) string {
 	return metric + `{namespace="shop",node="n1",` + op + `persistentvolumeclaim="orders",target="fast",volume="pvc-1"}`
 }
 
+// info is the series that names the device that pods use.
+func (s *suite) info() string {
+	return strings.Replace(ofVolume("weft_volume_info", ""), "{", `{device="`+s.top().Name+`",`, 1)
+}
+
 func ofPath(metric, controller, op, portal, transport string) string {
 	if op != "" {
 		op = `op="` + op + `",`
@@ -93,7 +98,7 @@ func TestMetricsOfAVolume(t *testing.T) {
 		ofVolume("weft_volume_operation_seconds_total", "read"): 0.48, ofVolume("weft_volume_operation_seconds_total", "write"): 4.096,
 		ofVolume("weft_volume_operation_seconds_total", "discard"): 0.024,
 		ofVolume("weft_volume_operations_in_flight", ""):           3, ofVolume("weft_volume_busy_seconds_total", ""): 2.5, ofVolume("weft_volume_size_bytes", ""): size,
-		ofVolume("weft_volume_paths", ""): 2, ofVolume("weft_volume_paths_live", ""): 1,
+		ofVolume("weft_volume_paths", ""): 2, ofVolume("weft_volume_paths_live", ""): 1, s.info(): 1,
 	}))
 	paths := scrape(t, m, "weft_path_")
 	const rdma, tcp = "10.0.0.1:4421", "10.0.0.1:4420"
@@ -113,7 +118,7 @@ func TestMetricsOfAVolume(t *testing.T) {
 	}))
 	m.WithoutPaths = true
 	g.Expect(scrape(t, m, "weft_path_")).To(BeEmpty())
-	g.Expect(scrape(t, m, "weft_volume_")).To(HaveLen(14))
+	g.Expect(scrape(t, m, "weft_volume_")).To(HaveLen(15))
 
 	must(t, s.unstage())
 	g.Expect(scrape(t, m, "")).To(Equal(map[string]float64{
@@ -185,6 +190,23 @@ func TestMetricsOfWhatCannotBeRead(t *testing.T) {
 	g.Expect(scrape(t, m, "weft_node_unread")).To(HaveKeyWithValue(`weft_node_unread_volumes{node="n1"}`, 2.0))
 	g.Expect(log.String()).To(ContainSubstring("3 fields"))
 	g.Expect(scrape(t, m, "weft_node_places")).NotTo(HaveKey(ContainSubstring("used")), "it is not known")
+}
+
+// A device that lost what it was made of keeps its name in use, and has no figures.
+func TestMetricsNameADeviceThatIsLost(t *testing.T) {
+	g, s := NewWithT(t), setUp(t)
+	s.named()
+	must(t, s.stage(mountCapability("ext4")))
+	must(t, s.publish(mountCapability("ext4"), "pods/0", false))
+	m, _ := s.metricsOf()
+	first := s.info()
+	must(t, s.kernel.Drop("nvme0"))
+	g.Expect(scrape(t, m, "weft_volume_")).To(And(HaveKey(first), Not(HaveKey(ofVolume("weft_volume_size_bytes", "")))))
+
+	must(t, s.stage(mountCapability("ext4")))
+	got := scrape(t, m, "weft_volume_")
+	g.Expect(got).To(And(HaveKey(ofVolume("weft_volume_size_bytes", "")), Not(HaveKey(first))))
+	g.Expect(got).To(HaveLen(15))
 }
 
 // stuckMapper does not answer until it is released.
