@@ -24,16 +24,18 @@ import (
 const maxEvents = 10
 
 func volumeCommand(at *cluster, now clock.PassiveClock) *cobra.Command {
-	var namespace string
+	var namespace, weftNamespace string
 	cmd := &cobra.Command{
 		Use:   "volume CLAIM",
 		Short: "Show everything about a volume, from its claim to its drives and pods",
 		Long: `Show everything about a volume: its claim, its PersistentVolume and NvmfVolume, where each replica is stored and whether it has all data,
-how it is served, which node uses it for which pods, recent Events, what is wrong, and what to do.
+how it is served, which node uses it as which device for which pods, recent Events, what is wrong, and what to do.
 
 Instead of CLAIM, specify whatever you have of the volume: NAMESPACE/CLAIM, the name of its PersistentVolume, NvmfVolume or an NvmfReplica, the NQN
 of a subsystem or host, an NGUID, or another UUID of it, alone or in the path of a device. To make clear what you mean, write pvc/NAME, pv/NAME,
 nv/NAME or nr/NAME. What no object records is shown as unknown.
+
+The device is what the node plugin of the node names in its metrics, which the command reads through the API server's port-forward.
 
 Exit codes:
   0  no problems
@@ -57,9 +59,15 @@ Exit codes:
 		if err != nil {
 			return err
 		}
+		ask, err := at.asker(api, weftNamespace)
+		if err != nil {
+			return err
+		}
+		c.readDevices(cmd.Context(), ask.ask)
 		return c.report().show(cmd.OutOrStdout(), format)
 	}
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "namespace of the claim (default: the namespace of the kubeconfig context)")
+	cmd.Flags().StringVar(&weftNamespace, "weft-namespace", defaultNamespace, "namespace that weft is installed in")
 	return cmd
 }
 
@@ -101,6 +109,8 @@ type chain struct {
 	attached []storagev1.VolumeAttachment
 	pods     []corev1.Pod
 	events   []corev1.Event
+	// devices of the volume, by the nodes that use it.
+	devices map[string]namedDevice
 	// classes of the cluster; nil if the claim has a volume, or they could not be read.
 	classes *storagev1.StorageClassList
 }

@@ -38,6 +38,11 @@ func (r *VolumeReport) print(t *table, wide bool) {
 	for _, u := range r.Unknown {
 		t.line("Unknown, because it could not be read: %s", u)
 	}
+	for _, a := range r.Attachments {
+		if a.DeviceUnknown != "" {
+			t.line("Unknown: the device on node %s: %s. To find it there, run: grep -lE 'WEFT-(CRYPT-)?%s-' /sys/block/dm-*/dm/uuid", a.Node, a.DeviceUnknown, r.NvmfVolume.UUID)
+		}
+	}
 	if len(r.Problems) == 0 {
 		t.line("No problems found.")
 		return
@@ -135,9 +140,9 @@ func (r *VolumeReport) printUsers(t *table) {
 	if len(r.Attachments) == 0 {
 		t.line("Attached to: none")
 	} else {
-		rows := [][]string{{"ATTACHED TO", "FOR", "ACCESS", "VOLUMEATTACHMENT", "TO FIND ITS DEVICE ON THE NODE"}}
+		rows := [][]string{{"ATTACHED TO", "FOR", "ACCESS", "VOLUMEATTACHMENT", "DEVICE"}}
 		for _, a := range r.Attachments {
-			rows = append(rows, []string{a.Node, a.For, a.Access, orDash(a.VolumeAttachment), a.Device})
+			rows = append(rows, []string{a.Node, a.For, a.Access, orDash(a.VolumeAttachment), a.device()})
 		}
 		t.columns(rows)
 	}

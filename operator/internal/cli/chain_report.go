@@ -4,7 +4,6 @@ package cli
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -112,8 +111,10 @@ type AttachReport struct {
 	NQN string `json:"nqn"`
 	// VolumeAttachment that asked for it; absent if there is none, or it is gone.
 	VolumeAttachment string `json:"volumeAttachment,omitempty"`
-	// Device: how to find the volume's device on the node.
-	Device string `json:"device"`
+	// Device of the volume on the node, such as /dev/dm-3, which can have another name after the next attachment. It is
+	// absent if there is none, or if DeviceUnknown says why it is not known.
+	Device        string `json:"device,omitempty"`
+	DeviceUnknown string `json:"deviceUnknown,omitempty"`
 }
 
 // PodReport is a pod that names the claim.
@@ -291,7 +292,8 @@ func (c *chain) reportAttachment(h *v1alpha1.VolumeHost) AttachReport {
 			r.VolumeAttachment = a.Name
 		}
 	}
-	r.Device = fmt.Sprintf("grep -l WEFT-%s- /sys/block/dm-*/dm/uuid", c.v.Spec.UUID)
+	is := c.devices[h.Node]
+	r.Device, r.DeviceUnknown = is.path, is.unknown
 	return r
 }
 

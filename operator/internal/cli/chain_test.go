@@ -173,9 +173,94 @@ func shown(t *testing.T, api client.Reader, format, namespace, arg string) (stri
 	if err != nil {
 		return "", CodeError, err
 	}
+	c.readDevices(t.Context(), pluginsOf("worker").ask)
 	var out bytes.Buffer
 	err = c.report().show(&out, &output{format: format})
 	return out.String(), exitCode(err), nil
+}
+
+// plugins serve metrics by their nodes. What they serve is a text, or why they do not.
+type plugins map[string]any
+
+// pluginsOf nodes that have the volume as /dev/dm-3.
+func pluginsOf(nodes ...string) plugins {
+	p := plugins{}
+	for _, node := range nodes {
+		p[node] = `weft_volume_info{volume="v-other",device="dm-2"} 1
+weft_volume_info{volume="v-data",device="dm-3"} 1
+weft_node_unread_volumes 0
+`
+	}
+	return p
+}
+
+func (p plugins) ask(_ context.Context, of []exporter) (answers, error) {
+	got := answers{map[exporter]*reading{}, map[exporter]error{}}
+	for _, e := range of {
+		switch served := p[e.node].(type) {
+		case string:
+			families, err := parsed(strings.NewReader(served), maxMetricsBytes)
+			if err != nil {
+				return got, err
+			}
+			got.readings[e] = &reading{families: families}
+		case error:
+			got.failures[e] = served
+		default:
+			return got, fmt.Errorf("the %s was asked", e)
+		}
+	}
+	return got, nil
+}
+
+// The device of a node is what its node plugin calls it. What cannot be known is never shown as none.
+func TestVolumeNamesTheDevice(t *testing.T) {
+	const unknown = "Unknown: the device on node worker: "
+	for name, c := range map[string]struct {
+		change func(*used)
+		served any
+		// want in the output, without repeated spaces, and the fields in JSON.
+		want         string
+		device, fail string
+	}{
+		"attached":               {served: pluginsOf("worker")["worker"], want: "csi-1 /dev/dm-3\n", device: "/dev/dm-3"},
+		"not staged":             {served: "weft_node_unread_volumes 0\n", want: "csi-1 none\n"},
+		"another cannot be read": {served: `weft_volume_info{volume="v-data",device="dm-3"} 1` + "\nweft_node_unread_volumes 1\n", want: "csi-1 /dev/dm-3\n", device: "/dev/dm-3"},
+		"cannot be read":         {served: "weft_node_unread_volumes 1\n", want: "csi-1 unknown\n", fail: "the node plugin cannot read all of its volumes; its log says why"},
+		"no answer":              {served: errors.New("no pod of it"), want: unknown + "no pod of it. To find it there, run: grep -lE 'WEFT-(CRYPT-)?" + ofVolume + "-' /sys/block/dm-*/dm/uuid\n", fail: "no pod of it"},
+		"no pods can be listed":  {want: "csi-1 unknown\n", fail: "the node plugin of node worker was asked"},
+		"a node that is not Ready": {change: func(u *used) { u.worker.Status.Conditions[0].Status = corev1.ConditionUnknown },
+			want: "csi-1 unknown\n", fail: "the Kubernetes Node is not Ready"},
+		"a node that is gone": {change: func(u *used) {
+			u.others = slices.DeleteFunc(u.others, func(o client.Object) bool { return o == client.Object(u.worker) })
+		}, want: "csi-1 unknown\n", fail: "the Kubernetes Node does not exist, or could not be read"},
+		"keys that are rotated": {change: func(u *used) {
+			again := u.v.Spec.Attachments[0]
+			again.NQN = v1alpha1.HostNQN(ofHost + "9")
+			u.v.Spec.Attachments = append(u.v.Spec.Attachments, again)
+		}, served: pluginsOf("worker")["worker"], want: "csi-1 /dev/dm-3\nworker pod Exclusive csi-1 /dev/dm-3\n", device: "/dev/dm-3"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			u := newUsed()
+			if c.change != nil {
+				c.change(u)
+			}
+			of, err := follow(t.Context(), newRig(t, u.objects()...).api, noon, "databases", "data")
+			if err != nil {
+				t.Fatal(err)
+			}
+			of.readDevices(t.Context(), plugins{"worker": c.served}.ask)
+			r := of.report()
+			var out bytes.Buffer
+			r.print(newTable(&out), false)
+			if got := spaces.ReplaceAllString(out.String(), " "); !strings.Contains(got, c.want) {
+				t.Errorf("want %q in:\n%s", c.want, got)
+			}
+			if is := r.Attachments[0]; is.Device != c.device || is.DeviceUnknown != c.fail {
+				t.Errorf("got %+v", is)
+			}
+		})
+	}
 }
 
 func TestVolumeShowsTheWholeChain(t *testing.T) {
@@ -197,7 +282,7 @@ func TestVolumeShowsTheWholeChain(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, got := range []VolumeReport{fromJSON, fromYAML} {
-		if got.NvmfVolume == nil || got.NvmfVolume.UUID != ofVolume || len(got.Replicas) != 2 || !got.Replicas[1].Hosts[0].Admitted || len(got.Events) != 1 || got.Problems == nil {
+		if got.NvmfVolume == nil || got.NvmfVolume.UUID != ofVolume || len(got.Replicas) != 2 || !got.Replicas[1].Hosts[0].Admitted || len(got.Events) != 1 || got.Problems == nil || got.Attachments[0].Device != "/dev/dm-3" {
 			t.Errorf("got %+v", got)
 		}
 	}
@@ -373,7 +458,7 @@ func TestVolumeTellsWhatIsWrong(t *testing.T) {
 			want: []string{"- attaching to node worker fails: no room; see docs/troubleshooting/pod-not-starting.md"}},
 		"a VolumeAttachment that is gone": {
 			change: func(u *used) { u.attached = nil },
-			want:   []string{"worker pod Exclusive - grep", "- the VolumeAttachment of node worker is gone, and the volume is still attached"}},
+			want:   []string{"worker pod Exclusive - /dev/dm-3", "- the VolumeAttachment of node worker is gone, and the volume is still attached"}},
 		"a pod that waits": {
 			change: func(u *used) {
 				u.pod.Status.Phase, u.pod.Status.Conditions = corev1.PodPending, nil

@@ -118,7 +118,7 @@ func newReporter(at *cluster, version, namespace string, now time.Time) (*report
 	if err != nil {
 		return nil, err
 	}
-	dial, err := forwarder(config)
+	asked, err := at.asker(api, namespace)
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +126,6 @@ func newReporter(at *cluster, version, namespace string, now time.Time) (*report
 	if err != nil {
 		return nil, err
 	}
-	asked := &asker{api: api, namespace: namespace, dial: dial, now: time.Now}
 	return &reporter{
 		metrics: asked.text, exec: exec, check: func(ctx context.Context) (*survey, error) { return surveyOf(ctx, api, version, namespace, nil) },
 		api: api, objects: objects, namespace: namespace, version: version, now: now,

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // Orders of kubectl weft top, besides sortByName and sortByUsed.
@@ -160,15 +159,11 @@ func (c *cluster) top(cmd *cobra.Command, o *topOptions, v view) error {
 	if err != nil {
 		return err
 	}
-	config, err := c.config().ClientConfig()
-	if err != nil {
-		return fmt.Errorf("read the kubeconfig: %w", err)
-	}
-	dial, err := forwarder(config)
+	a, err := c.asker(api, o.weftNamespace)
 	if err != nil {
 		return err
 	}
-	return newTop(o, v, api, dial, newScreen(cmd.OutOrStdout(), cmd.ErrOrStderr())).run(cmd.Context())
+	return newTop(o, v, a, newScreen(cmd.OutOrStdout(), cmd.ErrOrStderr())).run(cmd.Context())
 }
 
 // top reads, computes and shows.
@@ -185,8 +180,7 @@ type top struct {
 	last   map[exporter]*reading
 }
 
-func newTop(o *topOptions, v view, api client.Client, dial podDialer, s *screen) *top {
-	a := &asker{api: api, namespace: o.weftNamespace, dial: dial, now: time.Now}
+func newTop(o *topOptions, v view, a *asker, s *screen) *top {
 	return &top{topOptions: o, view: v, asker: a, screen: s, pause: pauseFor, last: map[exporter]*reading{}}
 }
 

@@ -129,6 +129,16 @@ type asker struct {
 	until time.Time
 }
 
+// asker of the pods of this cluster.
+func (c *cluster) asker(api client.Client, namespace string) (*asker, error) {
+	config, err := c.config().ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("read the kubeconfig: %w", err)
+	}
+	dial, err := forwarder(config)
+	return &asker{api: api, namespace: namespace, dial: dial, now: time.Now}, err
+}
+
 // answers of pods, or why there is none.
 type answers struct {
 	readings map[exporter]*reading

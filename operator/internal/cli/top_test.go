@@ -166,7 +166,7 @@ func (r *topRig) top(args ...string) (out string, err error) {
 		if err := o.check(); err != nil {
 			return err
 		}
-		run := newTop(o, v, apiOf{r.api, r}, r.dial, newScreen(&stdout, &r.stderr))
+		run := newTop(o, v, &asker{api: apiOf{r.api, r}, namespace: o.weftNamespace, dial: r.dial}, newScreen(&stdout, &r.stderr))
 		run.now = func() time.Time { return r.now }
 		run.pause = func(ctx context.Context, d time.Duration) error {
 			r.now = r.now.Add(d)
