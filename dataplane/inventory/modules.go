@@ -10,8 +10,8 @@ import (
 
 // relevantModules are those that a target or a host may need.
 var relevantModules = []string{
-	"configfs", "ib_core", "ib_uverbs", "loop", "nvme", "nvme_fabrics", "nvme_rdma", "nvme_tcp",
-	"nvmet", "nvmet_rdma", "nvmet_tcp", "rdma_cm", "rdma_rxe", "uio_pci_generic", "vfio_pci", "xfs",
+	"configfs", "dm_crypt", "dm_mod", "ib_core", "ib_uverbs", "loop", "md_mod", "nvme", "nvme_fabrics", "nvme_rdma", "nvme_tcp",
+	"nvmet", "nvmet_rdma", "nvmet_tcp", "raid1", "rdma_cm", "rdma_rxe", "uio_pci_generic", "vfio_pci", "xfs",
 }
 
 // signs are paths that only exist with the module, for modules without
