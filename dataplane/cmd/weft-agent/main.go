@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
 	"github.com/weft-storage/weft/dataplane/agent"
+	"github.com/weft-storage/weft/dataplane/inventory"
 	"github.com/weft-storage/weft/internal/tracing"
 )
 
@@ -41,12 +42,13 @@ func command() *cobra.Command {
 	// An error needs its words, not the stack of the place that logs it.
 	logging := zap.Options{TimeEncoder: zapcore.RFC3339TimeEncoder, StacktraceLevel: zapcore.DPanicLevel}
 	cmd := &cobra.Command{
-		Use:           "weft-agent",
-		Short:         "Serve the NvmfReplicas of this node over NVMe-oF",
-		Version:       version,
-		Args:          cobra.NoArgs,
-		SilenceUsage:  true,
-		SilenceErrors: true,
+		Use:               "weft-agent",
+		Short:             "Serve the NvmfReplicas of this node over NVMe-oF",
+		Version:           version,
+		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
+		Args:              cobra.NoArgs,
+		SilenceUsage:      true,
+		SilenceErrors:     true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !filepath.IsAbs(spdkSocket) {
 				return fmt.Errorf("--spdk-socket is %q; must be an absolute path, such as /run/weft/spdk.sock", spdkSocket)
@@ -90,6 +92,7 @@ func command() *cobra.Command {
 	flags.AddGoFlagSet(ofLogging)
 	// controller-runtime registers --kubeconfig with the standard library's flags.
 	flags.AddGoFlag(flag.Lookup(ctrlconfig.KubeconfigFlagName))
+	cmd.AddCommand(inventoryCommand(inventory.Host{Addresses: inventory.Netlink{}, Prober: unprobed{}}))
 	return cmd
 }
 

@@ -3,6 +3,8 @@
 package main
 
 import (
+	"bytes"
+	"encoding/json"
 	"path/filepath"
 	"testing"
 
@@ -53,6 +55,25 @@ func TestPathsAreAbsolute(t *testing.T) {
 			g.Expect(cmd.ExecuteContext(t.Context())).To(MatchError(And(HavePrefix(flag+" is \"relative\""), ContainSubstring(example))))
 		})
 	}
+}
+
+// The inventory needs neither an API server nor a name of the node. It opens no drive.
+func TestInventoryIsPrinted(t *testing.T) {
+	g := NewWithT(t)
+	t.Setenv("NODE_NAME", "")
+	var out bytes.Buffer
+	cmd := command()
+	cmd.SetArgs([]string{"inventory"})
+	cmd.SetOut(&out)
+	g.Expect(cmd.ExecuteContext(t.Context())).To(Succeed())
+	var is v1alpha1.Inventory
+	g.Expect(json.Unmarshal(out.Bytes(), &is)).To(Succeed(), out.String())
+	g.Expect(is.KernelVersion).NotTo(BeEmpty())
+	g.Expect(is.NUMANodes).NotTo(BeEmpty())
+	g.Expect(is.Drives).To(Or(BeEmpty(), HaveEach(HaveField("Content", v1alpha1.ContentUnknown))))
+
+	cmd.SetArgs([]string{"inventory", "more"})
+	g.Expect(cmd.ExecuteContext(t.Context())).NotTo(Succeed())
 }
 
 func TestWithoutAnAPIServer(t *testing.T) {

@@ -4,7 +4,11 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+
+	"github.com/spf13/cobra"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/agent"
@@ -21,6 +25,31 @@ type machine struct{}
 // Discover implements agent.InventorySource.
 func (machine) Discover(ctx context.Context) (*v1alpha1.Inventory, error) {
 	return inventory.Discover(ctx, inventory.Host{Addresses: inventory.Netlink{}, Prober: inventory.Blkid{}})
+}
+
+// unprobed drives are not opened: what is on them stays unknown.
+type unprobed struct{}
+
+// Probe implements inventory.Prober.
+func (unprobed) Probe(context.Context, string) (inventory.Signature, error) {
+	return inventory.Signature{}, errors.New("not looked at")
+}
+
+// inventoryCommand prints what an agent would report of a machine. It needs no privileges, and nothing of the machine
+// but /lib/modules, if it is in its network: it is what `kubectl weft check --probe` runs.
+func inventoryCommand(host inventory.Host) *cobra.Command {
+	return &cobra.Command{
+		Use:   "inventory",
+		Short: "Print what this machine has, as JSON, and change nothing",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			is, err := inventory.Discover(cmd.Context(), host)
+			if err != nil {
+				return err
+			}
+			return json.NewEncoder(cmd.OutOrStdout()).Encode(is)
+		},
+	}
 }
 
 // tuned is the machine's kernel and NICs.
