@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	klabels "k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/version"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -34,6 +35,7 @@ var (
 
 const (
 	enforceLabel   = "pod-security.kubernetes.io/enforce"
+	privileged     = "privileged"
 	platformsPages = "docs/platforms/"
 	kernelPage     = "kernel.md"
 	openShiftPage  = "openshift.md"
@@ -42,7 +44,11 @@ const (
 
 func checkCommand(at *cluster, version string) *cobra.Command {
 	namespace := defaultNamespace
-	var format *output
+	var (
+		format   *output
+		probing  *probeOptions
+		selector string
+	)
 	cmd := &cobra.Command{
 		Use:   "check [NODE...]",
 		Short: "Check whether nodes are fit for weft, and show which platform pages apply",
@@ -52,25 +58,72 @@ the kubelet's directory, and whether the namespace's pods are admitted. Show eac
 It works before weft is installed. Once it is, more is known: agents and node plugins report what their nodes have and lack, and NvmfTargets say
 what they need. What is not known yet is listed. It changes nothing.
 
+With --probe, more is known before that, too: it runs a pod on each of these nodes, which takes the inventory that an agent would take, and
+deletes it. The pods are unprivileged, tolerate all taints, and mount /lib/modules of the node, which they can only read. Namespaces that enforce
+the Pod Security Standards restricted or baseline refuse them, so they run in a temporary namespace, unless you choose one.
+
 Exit codes: 0 nothing is wrong; 1 error; 2 something is wrong; 3 nothing wrong was found, but something could not be looked at.`,
 		Example: `  kubectl weft check
   kubectl weft check -o wide
-  kubectl weft check storage-1 storage-2`,
+  kubectl weft check storage-1 storage-2
+  kubectl weft check --probe --selector storage=true --image registry.example/weft:0.1.0`,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			which, err := nodesNamed(args, selector)
+			if err == nil {
+				err = probing.check(cmd)
+			}
+			if err != nil {
+				return err
+			}
 			api, err := at.client()
 			if err != nil {
 				return err
 			}
-			s, err := surveyOf(cmd.Context(), api, version, namespace, args)
+			s, err := surveyOf(cmd.Context(), api, version, namespace, which)
 			if err != nil {
 				return err
+			}
+			if probing.wanted {
+				p, err := at.prober(probing, api, cmd)
+				if err != nil {
+					return err
+				}
+				if err := p.probe(cmd.Context(), s); err != nil {
+					return err
+				}
 			}
 			return s.show(cmd.OutOrStdout(), format)
 		},
 	}
-	format = outputFlag(cmd)
+	format, probing = outputFlag(cmd), probeFlags(cmd, version)
+	cmd.Flags().StringVarP(&selector, "selector", "l", "", "check only nodes with these labels, such as storage=true")
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", namespace, "namespace that weft is, or will be, installed in")
 	return cmd
+}
+
+// whichNodes are checked: those of these names, or with these labels; all if neither is set.
+type whichNodes struct {
+	names    []string
+	selector klabels.Selector
+}
+
+func nodesNamed(names []string, selector string) (whichNodes, error) {
+	which := whichNodes{names: names}
+	if selector == "" {
+		return which, nil
+	}
+	if len(names) > 0 {
+		return which, errors.New("name nodes, or select them with --selector, but not both")
+	}
+	var err error
+	if which.selector, err = klabels.Parse(selector); err != nil {
+		return which, fmt.Errorf("--selector: %w", err)
+	}
+	return which, nil
+}
+
+func (w whichNodes) include(n *corev1.Node) bool {
+	return chosen(w.names, n.Name) && (w.selector == nil || w.selector.Matches(klabels.Set(n.Labels)))
 }
 
 // survey is one look at what weft needs of a cluster.
@@ -80,6 +133,8 @@ type survey struct {
 	// targets, and what weft has of each node, by node; nil as long as no agent has made it.
 	targets []v1alpha1.NvmfTarget
 	nvmf    map[string]*v1alpha1.NvmfNode
+	// probed is what a pod found on each node on which one was to run, now; nil: nothing, and unread says why.
+	probed map[string]*v1alpha1.Inventory
 	// claims is what targets need of all nodes is decided from; nil when it could not all be read.
 	claims []claim.Node
 	// clocks of nodes, where their Leases show them.
@@ -109,10 +164,10 @@ type finding struct {
 	says, page string
 }
 
-// surveyOf the nodes of these names, or of all. What may not be read is noted, and never taken to be absent.
-func surveyOf(ctx context.Context, api client.Client, version, namespace string, names []string) (*survey, error) {
+// surveyOf some nodes. What may not be read is noted, and never taken to be absent.
+func surveyOf(ctx context.Context, api client.Client, version, namespace string, which whichNodes) (*survey, error) {
 	s := &survey{version: version, namespace: namespace}
-	if err := s.readNodes(ctx, api, names); err != nil {
+	if err := s.readNodes(ctx, api, which); err != nil {
 		return nil, err
 	}
 	s.readWeft(ctx, api)
@@ -124,23 +179,27 @@ func surveyOf(ctx context.Context, api client.Client, version, namespace string,
 	return s, nil
 }
 
-func (s *survey) readNodes(ctx context.Context, api client.Reader, names []string) error {
+func (s *survey) readNodes(ctx context.Context, api client.Reader, which whichNodes) error {
 	var all corev1.NodeList
 	if err := api.List(ctx, &all); err != nil {
 		return fmt.Errorf("list nodes: %w", err)
 	}
 	s.all = all.Items
 	for _, n := range all.Items {
-		if cmp.Or(n.Status.NodeInfo.OperatingSystem, "linux") == "linux" && chosen(names, n.Name) {
+		if cmp.Or(n.Status.NodeInfo.OperatingSystem, "linux") == "linux" && which.include(&n) {
 			s.nodes = append(s.nodes, n)
 		}
 	}
-	for _, name := range names {
+	for _, name := range which.names {
 		if !s.checks(name) {
 			return fmt.Errorf("there is no Linux node %s; kubectl get nodes lists those that there are", name)
 		}
 	}
-	if len(s.nodes) == 0 {
+	switch {
+	case len(s.nodes) > 0:
+	case which.selector != nil:
+		return fmt.Errorf("no Linux node has the labels %s", which.selector)
+	default:
 		return errors.New("the cluster has no Linux node")
 	}
 	return nil
@@ -198,7 +257,7 @@ func (s *survey) readInstalled(ctx context.Context, api client.Reader) {
 // readConstraints asks the API server who may use OpenShift's security context constraints.
 func (s *survey) readConstraints(ctx context.Context, api client.Client) {
 	for _, c := range []struct{ account, constraint string }{
-		{"weft-agent", "privileged"}, {"weft-csi-node", "privileged"}, {"weft-target", "privileged"},
+		{"weft-agent", privileged}, {"weft-csi-node", privileged}, {"weft-target", privileged},
 		{"weft-operator", "nonroot-v2"}, {"weft-csi-controller", "nonroot-v2"},
 	} {
 		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
@@ -308,7 +367,7 @@ func (s *survey) kubeletDirectory(n *corev1.Node) []finding {
 	return nil
 }
 
-// modules that a node's agent did not find. Where no agent has reported, nothing is known.
+// modules that a node's agent, or a probe, did not find. Where neither has reported, nothing is known.
 func (s *survey) modules(n *corev1.Node) []finding {
 	inventory := s.inventory(n.Name)
 	if inventory == nil {
@@ -319,7 +378,21 @@ func (s *survey) modules(n *corev1.Node) []finding {
 	if is(n, ubuntu) {
 		page, where = "ubuntu.md", "; on the node: apt-get install linux-modules-extra-$(uname -r)"
 	}
+	// Where a node plugin runs, it says of the next ones what it could not load. Not every version of agents looks for
+	// them.
+	unsaid := func(kind corev1.NodeConditionType) bool {
+		return s.probed[n.Name] != nil && v1alpha1.NodeCondition(n, kind) == nil
+	}
 	var found []finding
+	if unsaid(v1alpha1.ConditionMirrorsUnavailable) && lacks("dm_mod") {
+		found = append(found, finding{node: n.Name, wrong: true, page: page, says: "its kernel has no dm_mod, so its pods cannot use volumes" + where})
+	}
+	if unsaid(v1alpha1.ConditionMirrorsUnavailable) && (lacks("md_mod") || lacks("raid1")) {
+		found = append(found, finding{node: n.Name, page: page, says: "its kernel has no md_mod or no raid1, so its pods cannot use volumes with two replicas, and volumes that they use cannot move" + where})
+	}
+	if unsaid(v1alpha1.ConditionEncryptionUnavailable) && lacks("dm_crypt") {
+		found = append(found, finding{node: n.Name, page: page, says: "its kernel has no dm_crypt, so its pods cannot use encrypted volumes" + where})
+	}
 	if lacks("nvme_tcp") {
 		found = append(found, finding{node: n.Name, wrong: true, page: page, says: "its kernel has no nvme_tcp, so its pods cannot use volumes over TCP" + where})
 	}
@@ -338,7 +411,7 @@ func (s *survey) admission() []finding {
 	label := fmt.Sprintf("kubectl label namespace %s --overwrite %s=privileged", s.namespace, enforceLabel)
 	onTalos := slices.ContainsFunc(s.nodes, func(n corev1.Node) bool { return is(&n, talos) })
 	switch {
-	case s.namespaced && s.enforce != "" && s.enforce != "privileged":
+	case s.namespaced && s.enforce != "" && s.enforce != privileged:
 		found = append(found, finding{wrong: true, says: fmt.Sprintf("namespace %s does not admit privileged pods (it enforces %s); run %s", s.namespace, s.enforce, label)})
 	case s.namespaced && s.enforce == "" && onTalos:
 		found = append(found, finding{wrong: true, page: "talos.md", says: fmt.Sprintf("Talos Linux enforces the baseline Pod Security Standard by default; run %s", label)})

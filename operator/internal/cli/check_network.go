@@ -14,13 +14,16 @@ import (
 	"github.com/weft-storage/weft/internal/text"
 )
 
-// network of some portals of a target.
+// network of some portals of a target; without one, a network of several nodes.
 type network struct {
 	target string
 	prefix netip.Prefix
 }
 
 func (n network) String() string {
+	if n.target == "" {
+		return "network " + n.prefix.String()
+	}
 	return fmt.Sprintf("network %s of NvmfTarget %s", n.prefix, n.target)
 }
 
@@ -28,8 +31,45 @@ func (n network) String() string {
 type interfaces map[string]v1alpha1.NIC
 
 // networks of the portals that are planned, with the interfaces of all nodes there. One that no inventory shows, such
-// as that of an address of its own, is absent.
+// as that of an address of its own, is absent. As long as none is planned, and nodes were probed, they are all networks
+// that nodes share: targets are likely to be in one of them.
 func (s *survey) networks() map[network]interfaces {
+	all := s.planned()
+	if len(all) == 0 && len(s.probed) > 0 {
+		all = s.shared()
+	}
+	for at, nics := range all {
+		for i := range s.all {
+			name := s.all[i].Name
+			if _, serves := nics[name]; serves {
+				continue
+			}
+			if nic, _ := interfaceWith(s.inventory(name), func(a netip.Prefix) bool { return at.prefix.Contains(a.Addr()) }); nic != nil {
+				nics[name] = *nic
+			}
+		}
+	}
+	maps.DeleteFunc(all, func(at network, nics interfaces) bool { return at.target == "" && len(nics) < 2 })
+	return all
+}
+
+// shared networks, as far as they are known: those of all interfaces.
+func (s *survey) shared() map[network]interfaces {
+	all := map[network]interfaces{}
+	for i := range s.all {
+		// Every address is looked at, and none is taken.
+		interfaceWith(s.inventory(s.all[i].Name), func(a netip.Prefix) bool {
+			if !a.IsSingleIP() {
+				all[network{prefix: a.Masked()}] = interfaces{}
+			}
+			return false
+		})
+	}
+	return all
+}
+
+// planned portals' networks, with the interfaces of the nodes that serve there.
+func (s *survey) planned() map[network]interfaces {
 	all := map[network]interfaces{}
 	for name, node := range s.nvmf {
 		if node.Spec.Plan == nil {
@@ -40,7 +80,7 @@ func (s *survey) networks() map[network]interfaces {
 			if err != nil { // the schema allows addresses only
 				continue
 			}
-			nic, prefix := interfaceWith(node.Status.Inventory, func(a netip.Prefix) bool { return a.Addr() == address })
+			nic, prefix := interfaceWith(s.inventory(name), func(a netip.Prefix) bool { return a.Addr() == address })
 			if nic == nil || prefix.IsSingleIP() {
 				continue
 			}
@@ -49,16 +89,6 @@ func (s *survey) networks() map[network]interfaces {
 				all[at] = interfaces{}
 			}
 			all[at][name] = *nic
-		}
-	}
-	for at, nics := range all {
-		for name, node := range s.nvmf {
-			if _, serves := nics[name]; serves {
-				continue
-			}
-			if nic, _ := interfaceWith(node.Status.Inventory, func(a netip.Prefix) bool { return at.prefix.Contains(a.Addr()) }); nic != nil {
-				nics[name] = *nic
-			}
 		}
 	}
 	return all
@@ -117,6 +147,9 @@ func (s *survey) elsewhere() []string {
 	targets, in := map[string][]string{}, map[string]map[string]bool{}
 	all := s.networks()
 	for _, at := range sortedNetworks(all) {
+		if at.target == "" {
+			continue
+		}
 		targets[at.target] = append(targets[at.target], at.prefix.String())
 		if in[at.target] == nil {
 			in[at.target] = map[string]bool{}

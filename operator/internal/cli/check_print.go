@@ -40,7 +40,7 @@ type CheckedNode struct {
 	AgentVersion string `json:"agentVersion,omitempty"`
 	// Hugepages as the kubelet counts them, by their size.
 	Hugepages []CheckedHugepages `json:"hugepages,omitempty"`
-	// Interfaces in the networks of NvmfTargets.
+	// Interfaces in the networks of NvmfTargets, or in shared networks.
 	Interfaces []CheckedInterface `json:"interfaces,omitempty"`
 	// ClockAheadSeconds of the API server's clock, to half a second; negative if it is behind.
 	ClockAheadSeconds *float64 `json:"clockAheadSeconds,omitempty"`
@@ -56,10 +56,11 @@ type CheckedHugepages struct {
 	Needed int64 `json:"needed"`
 }
 
-// CheckedInterface is one that carries I/O of a target.
+// CheckedInterface is one that carries I/O of a target. If no target has a portal yet, and the nodes were probed, it is
+// one in a network of several nodes.
 type CheckedInterface struct {
 	Name    string `json:"name"`
-	Target  string `json:"target"`
+	Target  string `json:"target,omitempty"`
 	Network string `json:"network"`
 	MTU     int32  `json:"mtu,omitempty"`
 }

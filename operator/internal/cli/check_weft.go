@@ -13,8 +13,11 @@ import (
 	"github.com/weft-storage/weft/internal/text"
 )
 
-// inventory that the agent of a node reported; nil: none.
+// inventory of a node: what a probe found now, or else its agent reported; nil: none.
 func (s *survey) inventory(node string) *v1alpha1.Inventory {
+	if is := s.probed[node]; is != nil {
+		return is
+	}
 	if n := s.nvmf[node]; n != nil {
 		return n.Status.Inventory
 	}
@@ -71,11 +74,14 @@ func (s *survey) ownVersion() []finding {
 func (s *survey) notKnown() []string {
 	var unreported, silentOnes []string
 	for i := range s.nodes {
-		switch nvmf := s.nvmf[s.nodes[i].Name]; {
-		case nvmf == nil || nvmf.Status.Inventory == nil:
-			unreported = append(unreported, s.nodes[i].Name)
-		case silent(nvmf):
-			silentOnes = append(silentOnes, nvmf.Name)
+		name := s.nodes[i].Name
+		is, tried := s.probed[name]
+		switch {
+		case is != nil: // it is of now
+		case s.inventory(name) == nil && !tried:
+			unreported = append(unreported, name)
+		case s.inventory(name) != nil && silent(s.nvmf[name]):
+			silentOnes = append(silentOnes, name)
 		}
 	}
 	var all []string
@@ -84,11 +90,11 @@ func (s *survey) notKnown() []string {
 			all = append(all, fmt.Sprintf(format, text.Few(nodes, maxNamed, ", ")))
 		}
 	}
-	why := "; the agents report them once weft is installed"
+	why := "; kubectl weft check --probe finds them out, and the agents report them once weft is installed"
 	if s.installed {
 		why = ", because no agent has reported them"
 	}
-	say(unreported, "%s: kernel modules, MTUs, and the hugepages of the kernel"+why)
+	say(unreported, "%s: "+whatProbesTell+why)
 	say(silentOnes, "%s: kernel modules, MTUs and hugepages of now; what is shown is old, because the agent does not answer")
 	say(s.withoutClock(), "%s: the difference between its clock and that of the API server, because no Lease shows it")
 	return slices.Concat(all, s.elsewhere())

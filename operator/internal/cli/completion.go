@@ -49,7 +49,7 @@ func (c completer) addCompletions(root *cobra.Command) {
 		}
 	}
 	for name, flags := range map[string]map[string]candidates{
-		"check": {"namespace": listed[corev1.NamespaceList]}, "report": {"namespace": weftNamespaces},
+		"check": {"namespace": listed[corev1.NamespaceList], "probe-namespace": listed[corev1.NamespaceList]}, "report": {"namespace": weftNamespaces},
 		"volumes": {"namespace": c.namespaces}, "snapshots": {"namespace": c.namespaces},
 		"top nodes": {"weft-namespace": weftNamespaces}, "top targets": {"weft-namespace": weftNamespaces},
 		"move":        {"to": listed[v1alpha1.NvmfNodeList], "from": listed[v1alpha1.NvmfNodeList], "namespace": c.namespaces},

@@ -127,7 +127,9 @@ func newReporter(at *cluster, version, namespace string, now time.Time) (*report
 		return nil, err
 	}
 	return &reporter{
-		metrics: asked.text, exec: exec, check: func(ctx context.Context) (*survey, error) { return surveyOf(ctx, api, version, namespace, nil) },
+		metrics: asked.text, exec: exec, check: func(ctx context.Context) (*survey, error) {
+			return surveyOf(ctx, api, version, namespace, whichNodes{})
+		},
 		api: api, objects: objects, namespace: namespace, version: version, now: now,
 		logs: func(ctx context.Context, namespace, pod, container string, previous bool) (io.ReadCloser, error) {
 			options := &corev1.PodLogOptions{Container: container, Previous: previous, TailLines: new(int64(maxLogLines))}
