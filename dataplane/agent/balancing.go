@@ -90,7 +90,7 @@ func (r *Reconciler) balanceThreads(ctx context.Context, e engine.Engine, s *dec
 		err = r.bringBack(ctx, target, s, loads)
 	}
 	if err != nil {
-		r.metrics.engineErrors.WithLabelValues("MoveThreads").Inc()
+		r.metrics.engineErrors.WithLabelValues(methodMoveThreads).Inc()
 		log.FromContext(ctx).Error(err, "Cannot balance poll groups")
 	}
 	if r.balancing.back {

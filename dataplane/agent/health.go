@@ -166,7 +166,7 @@ func (w *healthWatch) askOne(ctx context.Context, this asked) {
 	case err == nil:
 		d.asked, d.health, d.at = true, health, w.clock.Now()
 	case ctx.Err() == nil && !errors.Is(err, engine.ErrUnsupported):
-		w.failures.WithLabelValues("DriveHealth").Inc()
+		w.failures.WithLabelValues(methodDriveHealth).Inc()
 		log.FromContext(ctx).Error(err, "Cannot read the health log of a drive", "device", this.id)
 	}
 }

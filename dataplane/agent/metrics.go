@@ -40,6 +40,20 @@ type Metrics struct {
 	health     *healthWatch
 }
 
+// Methods of engines that are called beside the reconciler.
+const (
+	methodStatistics  = "Statistics"
+	methodDriveHealth = "DriveHealth"
+	methodMoveThreads = "MoveThreads"
+)
+
+// countedMethods are those whose errors are counted.
+var countedMethods = []string{
+	string(decide.VerbOpenPool), string(decide.VerbForgetPool), string(decide.VerbUnexport), string(decide.VerbDeleteVolume), string(decide.VerbDeleteSnapshot),
+	string(decide.VerbCreateSnapshot), string(decide.VerbCreateVolume), string(decide.VerbGrowVolume), string(decide.VerbExport), string(decide.VerbSetQoS),
+	string(decide.VerbClosePortal), string(decide.VerbOpenPortal), methodStatistics, methodDriveHealth, methodMoveThreads,
+}
+
 // NewMetrics makes the agent's metrics and registers them. It fails when they are registered already.
 func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
@@ -90,6 +104,13 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 		buffers: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "weft_agent_buffers", Help: "Number of buffers that the target has in each pool.",
 		}, []string{"pool"}),
+	}
+	// A counter that begins with the first error has no rate that shows it.
+	for _, method := range countedMethods {
+		m.engineErrors.WithLabelValues(method)
+	}
+	for _, op := range []string{"read", "write"} {
+		m.noteErrors.WithLabelValues(op)
 	}
 	m.statistics = newStatistics(clock.RealClock{}, m.engineErrors)
 	m.health = newHealthWatch(clock.RealClock{}, m.engineErrors)

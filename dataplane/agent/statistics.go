@@ -165,7 +165,7 @@ func (s *statistics) ask() (stats engine.Statistics, served map[engine.ID][]stri
 	defer cancel()
 	stats, err := target.Statistics(ctx, slices.Collect(maps.Keys(served)))
 	if err != nil && !errors.Is(err, context.Canceled) {
-		s.failures.WithLabelValues("Statistics").Inc()
+		s.failures.WithLabelValues(methodStatistics).Inc()
 		log.FromContext(ctx).Error(err, "Cannot read the target's statistics")
 	}
 	s.last, s.of, s.at, s.answered = stats, target, s.clock.Now(), time.Time{}

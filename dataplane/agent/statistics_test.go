@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -121,6 +122,23 @@ func measuredAgent(g *WithT) (*prometheus.Registry, *Metrics, *clocktesting.Fake
 	return registry, metrics, clock
 }
 
+// Errors are counted from 0, so that the first one is seen: of the methods of the contract that answer one for each
+// item, and of those of other interfaces that are counted.
+func TestErrorsBeginAtZero(t *testing.T) {
+	g := NewWithT(t)
+	registry, _, _ := measuredAgent(g)
+	want := map[string]float64{`{method="Statistics"}`: 0, `{method="DriveHealth"}`: 0, `{method="MoveThreads"}`: 0}
+	contract := reflect.TypeFor[engine.Engine]()
+	for i := range contract.NumMethod() {
+		if m := contract.Method(i); m.Type.NumOut() == 1 && m.Type.Out(0) == reflect.TypeFor[[]error]() {
+			want[fmt.Sprintf("{method=%q}", m.Name)] = 0
+		}
+	}
+	g.Expect(len(want)).To(BeNumerically(">", 3))
+	g.Expect(samples(g, registry, "weft_agent_engine_errors_total")).To(Equal(want))
+	g.Expect(samples(g, registry, "weft_agent_note_errors_total")).To(Equal(map[string]float64{`{op="read"}`: 0, `{op="write"}`: 0}))
+}
+
 func TestStatistics(t *testing.T) {
 	g := NewWithT(t)
 	registry, metrics, clock := measuredAgent(g)
@@ -168,7 +186,7 @@ func TestStatistics(t *testing.T) {
 	clock.Step(statisticsFresh)
 	g.Expect(counted()).To(BeEmpty(), "it counted nothing")
 	g.Expect(samples(g, registry, "weft_agent_replica_")).To(BeEmpty(), "old values would say that nothing is done")
-	g.Expect(samples(g, registry, "weft_agent_engine_errors_total")).To(Equal(map[string]float64{`{method="Statistics"}`: 1}))
+	g.Expect(samples(g, registry, "weft_agent_engine_errors_total")).To(HaveKeyWithValue(`{method="Statistics"}`, 1.0))
 	g.Expect(target.looks).To(Equal(2), "nor is a target that does not answer asked again and again")
 	target.err = nil
 	clock.Step(statisticsFresh)
@@ -296,7 +314,7 @@ func TestHealthOfDrives(t *testing.T) {
 	g.Expect(<-target.asked).To(Equal("a"))
 	close(target.health)
 	g.Eventually(func() map[string]float64 { return samples(g, registry, "weft_agent_engine_errors_total") }, patience, interval).
-		Should(Equal(map[string]float64{`{method="DriveHealth"}`: 1}))
+		Should(HaveKeyWithValue(`{method="DriveHealth"}`, 1.0))
 	answered(0.6)
 	cancel()
 	g.Expect(<-ended).To(Succeed())
