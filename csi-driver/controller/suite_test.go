@@ -18,8 +18,10 @@ import (
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -92,6 +94,8 @@ func newServiceOn(t testing.TB, config *rest.Config) (s *Service, stop func()) {
 var runs struct {
 	sync.Mutex
 	of map[testing.TB]int
+	// test that runs, without its subtests.
+	test string
 }
 
 // own returns a name for an object of this test.
@@ -101,6 +105,10 @@ func own(t testing.TB, name string) string {
 	if runs.of == nil {
 		runs.of = map[testing.TB]int{}
 	}
+	if test, _, _ := strings.Cut(t.Name(), "/"); runs.test != test {
+		runs.test = test
+		sweep(t)
+	}
 	if runs.of[t] == 0 {
 		runs.of[t] = len(runs.of) + 1
 	}
@@ -109,6 +117,33 @@ func own(t testing.TB, name string) string {
 		clean = clean[:36]
 	}
 	return fmt.Sprintf("%s-%d-%s", strings.Trim(clean, "-"), runs.of[t], name)
+}
+
+// sweep away what earlier tests have left: a service looks after all that it finds.
+func sweep(t testing.TB) {
+	t.Helper()
+	for list, kind := range map[client.ObjectList]client.Object{
+		&v1alpha1.NvmfSnapshotList{}: &v1alpha1.NvmfSnapshot{}, &v1alpha1.NvmfReplicaList{}: &v1alpha1.NvmfReplica{},
+		&v1alpha1.NvmfMirrorList{}: &v1alpha1.NvmfMirror{}, &v1alpha1.NvmfVolumeList{}: &v1alpha1.NvmfVolume{},
+		&v1alpha1.NvmfNodeList{}: &v1alpha1.NvmfNode{}, &v1alpha1.NvmfTargetList{}: &v1alpha1.NvmfTarget{},
+		&storagev1.VolumeAttachmentList{}: &storagev1.VolumeAttachment{}, &corev1.NodeList{}: &corev1.Node{},
+	} {
+		if err := api.List(t.Context(), list); err != nil {
+			t.Fatal(err)
+		}
+		if err := meta.EachListItem(list, func(o runtime.Object) error {
+			obj := o.(client.Object)
+			if len(obj.GetFinalizers()) == 0 {
+				return nil
+			}
+			return client.IgnoreNotFound(api.Patch(t.Context(), obj, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if err := api.DeleteAllOf(t.Context(), kind); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 const (
