@@ -252,7 +252,7 @@ func (m *moves) until(holds func(g Gomega)) {
 		m.keep()
 		m.safe()
 		holds(g)
-	}).WithTimeout(enough).WithPolling(5 * time.Millisecond).Should(Succeed())
+	}).WithTimeout(enough).WithPolling(20 * time.Millisecond).Should(Succeed())
 }
 
 // names of the members that are all in sync, with nothing left to do.

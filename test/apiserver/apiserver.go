@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -52,6 +53,8 @@ func Run(ctx context.Context, m *testing.M, prepare func(context.Context, *Serve
 			}
 		}()
 	}
+	// Each look of an Eventually is a request: gomega's 10 ms would keep the server busy with them.
+	gomega.SetDefaultEventuallyPollingInterval(50 * time.Millisecond)
 	if err == nil {
 		err = prepare(ctx, s)
 	}
