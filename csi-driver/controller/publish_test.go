@@ -6,9 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,6 +24,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -582,9 +585,26 @@ func TestPublishFromASilentNode(t *testing.T) {
 	publish(t, s, id, nodeID)
 }
 
+// conflicting counts the writes that the API server refuses, since another came in between.
+type conflicting struct {
+	http.RoundTripper
+	conflicts *atomic.Int64
+}
+
+func (c conflicting) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := c.RoundTripper.RoundTrip(req)
+	if err == nil && resp.StatusCode == http.StatusConflict {
+		c.conflicts.Add(1)
+	}
+	return resp, err
+}
+
 func TestPublishUnderConflicts(t *testing.T) {
 	st := newStorage(t, 1, 10*gi)
-	s, _ := newService(t)
+	var conflicts atomic.Int64
+	config := rest.CopyConfig(restConfig)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return conflicting{next, &conflicts} })
+	s, _ := newServiceOn(t, config)
 	seen(t, s, st)
 	nodeID := newHost(t, "host")
 	id := newVolume(t, s, st, "v")
@@ -595,17 +615,19 @@ func TestPublishUnderConflicts(t *testing.T) {
 			select {
 			case <-stop:
 				return
-			default:
+			case <-time.After(10 * time.Millisecond): // which leaves the API server time for others
 				annotate(t, id, "test/round", fmt.Sprint(i))
 			}
 		}
 	})
-	for range 10 {
+	defer func() { close(stop); wg.Wait() }()
+	for round := 0; round < 10 || conflicts.Load() < 10; round++ {
+		if round == 100 {
+			t.Fatalf("in %d rounds there were %d conflicts", round, conflicts.Load())
+		}
 		publish(t, s, id, nodeID)
 		unpublish(t, s, id, nodeID)
 	}
-	close(stop)
-	wg.Wait()
 	if hosts := replica(t, id).Status.Hosts; len(hosts) != 0 {
 		t.Errorf("hosts: %v", hosts)
 	}
