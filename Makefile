@@ -176,6 +176,10 @@ TESTFLAGS ?=
 # Of a package, on a busy machine.
 UNIT_TIMEOUT := 20m
 
+# The tests, and the API servers beside them, have little memory, and collect its garbage less often than Go does by
+# itself: that takes a fifth to a third less of the processors.
+test-unit test-api test-chaos test-mirrors: export GOGC ?= 300
+
 .PHONY: test-unit
 test-unit: envtest $(HELM) $(PROMTOOL) ## Run unit and API-server tests
 	KUBEBUILDER_ASSETS=$$(cd test/e2e && $(LAB) assets-dir) $(GO) test -timeout $(UNIT_TIMEOUT) $(TESTFLAGS) ./...
