@@ -346,7 +346,7 @@ func TestFindWhatIsLeftOut(t *testing.T) {
 		"count a swap that timed out as stored":                   {faults{countsTimeouts: true}, []int{cuts, heals, fails}},
 		"forget the former holder":                                {faults{forgetsFormer: true}, []int{attaches}},
 		"take a member back by bitmap that was only being filled": {faults{returnsFilling: true}, []int{moves, fails, cuts, heals}},
-		"trust a stale member after a restore of the API":         {faults{trustsStale: true}, []int{restores, cuts, heals}},
+		"trust a stale member after a restore of the API":         {faults{trustsStale: true}, []int{restores, attaches, cuts, heals}},
 		"let a fenced keeper release its array":                   {faults{releasesFenced: true}, []int{attaches, cuts, heals}},
 		"accept a copy without the confirmation":                  {faults{acceptsUnconfirmed: true}, []int{cuts, fails, heals}},
 		"take a replica for blank without asking":                 {faults{takesForBlank: true}, []int{attaches, moves}},
