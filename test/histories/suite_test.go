@@ -24,7 +24,7 @@ import (
 // What is run unless WEFT_SEED and WEFT_SEQUENCES say otherwise; and how many at a time, which mostly wait.
 const (
 	defaultSeed      = 1
-	defaultSequences = 30
+	defaultSequences = 20
 	atATime          = 4
 )
 
