@@ -67,7 +67,7 @@ test: $(LAB) ## Run lint, unit and API-server tests, kernel tests in a virtual m
 .PHONY: test-all
 test-all: $(LAB) ## Run everything: what test runs, the whole end-to-end suite, others' tests of a storage driver, random sequences
 	cd test/e2e && $(LAB) tools
-	+$(LAB) parts --keep-going lint test-unit-all+test-lab-targets+test-lab-hosts test-intruders test-mirrors test-mirrors-lab test-release test-e2e-all test-e2e-third test-second-cluster e2e-storage-all test-chaos
+	+$(LAB) parts --keep-going lint test-unit+test-lab-targets+test-lab-hosts test-intruders test-mirrors test-mirrors-lab test-release test-e2e-all test-e2e-third test-second-cluster e2e-storage-all test-chaos
 
 ##@ Build
 
@@ -182,14 +182,9 @@ test-unit test-api test-chaos test-mirrors: export GOGC ?= 300
 
 .PHONY: test-unit
 test-unit: envtest $(HELM) $(PROMTOOL) ## Run unit and API-server tests
-	KUBEBUILDER_ASSETS=$$(cd test/e2e && $(LAB) assets-dir) $(GO) test -timeout $(UNIT_TIMEOUT) $(TESTFLAGS) ./...
+	KUBEBUILDER_ASSETS=$$(cd test/e2e && $(LAB) assets-dir) $(GO) test $(if $(SHORT),-short) -timeout $(UNIT_TIMEOUT) $(TESTFLAGS) ./...
 	cd test/e2e && $(GO) test $(TESTFLAGS) -skip TestEndToEnd ./...
 	cd hack/release && $(GO) test $(TESTFLAGS) ./...
-
-.PHONY: test-unit-all
-# TestInterruptedAnywhere interrupts every call, not one of three.
-test-unit-all: export WEFT_EVERY_CALL := 1
-test-unit-all: test-unit ## Run unit and API-server tests, those that take samples with every case
 
 .PHONY: test-api
 test-api: envtest ## Run the API-server tests alone

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"sync/atomic"
 	"testing"
 
@@ -80,17 +79,14 @@ func (w *work) do(t *testing.T) error {
 	return nil
 }
 
-// everyVariable of the environment has TestInterruptedAnywhere interrupt every call, as make test-all does.
-const everyVariable = "WEFT_EVERY_CALL"
-
 // TestInterruptedAnywhere: whichever call the target dies at, or the connection is lost, before
-// or after it was carried out, the next process brings it all to the same end. Unless every call is to be interrupted,
-// it is one of three, each time others.
+// or after it was carried out, the next process brings it all to the same end. A short run interrupts one call of
+// three, each time others.
 func TestInterruptedAnywhere(t *testing.T) {
 	t.Setenv(spdktest.TargetVariable, "")
-	step := 3
-	if os.Getenv(everyVariable) != "" {
-		step = 1
+	step := 1
+	if testing.Short() {
+		step = 3
 	}
 	for name, fault := range map[string]spdktest.Fault{
 		"the target dies before a call":                 {Do: spdktest.Die},
