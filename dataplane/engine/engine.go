@@ -19,8 +19,8 @@
 //     out what it could not read, except for a pool that cannot be read, which it
 //     lists with its Err: volumes on it are unknown, not gone.
 //   - Nothing disturbs I/O on exports that a call does not name.
-//   - Calls are safe for concurrent use; each runs alone, but for Clear and those of a NoteKeeper. Only OpenPools, of a
-//     blank device, waits for I/O whose length depends on a size.
+//   - Calls are safe for concurrent use; each runs alone, but for Clear and those of a NoteKeeper or a BlockLister.
+//     Only OpenPools, of a blank device, waits for I/O whose length depends on a size.
 package engine
 
 import (
@@ -197,6 +197,33 @@ type Note struct {
 	Pool string
 	Text []byte
 }
+
+// BlockLister is an engine that knows which blocks of a snapshot were written, and which differ from another one's.
+type BlockLister interface {
+	// ListBlocks tells found of all ranges within a range in which a snapshot may have other data than its base, which
+	// is in the same pool, or without a base, other data than zeros. They come in order, do not overlap, and begin and
+	// end with the range or a block. No data is read: what is the same may be among them, what differs never is
+	// missing. Bytes are counted as hosts see them, and zeros follow the end of the base. It fails with ErrUnavailable
+	// where the pool cannot be read, with ErrNotFound where one of the two is not there, and with the error of found.
+	// It waits for a drive, but no other call waits for it.
+	ListBlocks(ctx context.Context, of Blocks, found func(Range) error) error
+}
+
+// Blocks that are asked for.
+type Blocks struct {
+	// Pool is the Device of the pool of both.
+	Pool     string
+	Snapshot ID
+	// Base that the snapshot is compared with. Empty for none.
+	Base   ID
+	Within Range
+}
+
+// Range of bytes.
+type Range struct{ Offset, Bytes int64 }
+
+// End is the first byte behind it.
+func (r Range) End() int64 { return r.Offset + r.Bytes }
 
 // Device that is, or shall be, a pool.
 type Device struct {

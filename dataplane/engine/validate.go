@@ -126,6 +126,18 @@ func (s SnapshotSpec) Validate() error {
 	return s.Volume.Validate()
 }
 
+// Validate fails with ErrInvalid unless the blocks can be asked for.
+func (b Blocks) Validate() error {
+	err := b.Snapshot.Validate()
+	if err == nil && b.Base != "" {
+		err = b.Base.Validate()
+	}
+	if err == nil && (b.Within.Offset < 0 || b.Within.Bytes < 0) {
+		err = fmt.Errorf("%w: %d bytes from %d on", ErrInvalid, b.Within.Bytes, b.Within.Offset)
+	}
+	return err
+}
+
 // ValidateSubsystemNQN fails with ErrInvalid unless the NQN is one that weft serves.
 func ValidateSubsystemNQN(nqn string) error {
 	if !strings.HasPrefix(nqn, v1alpha1.NQNPrefix) || len(nqn) == len(v1alpha1.NQNPrefix) {

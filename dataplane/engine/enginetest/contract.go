@@ -93,6 +93,8 @@ type Traits struct {
 	RepeatsReads bool
 	// NoNotes: the engine has no place for notes in its pools, and is no engine.NoteKeeper.
 	NoNotes bool
+	// NoBlockLists: the engine does not know which blocks were written, and is no engine.BlockLister.
+	NoBlockLists bool
 	// RetryEvery so long a host that lost its target tries again; 0 where it does at once.
 	RetryEvery time.Duration
 }

@@ -76,6 +76,8 @@ func snapshotCases() map[string]func(*suite) {
 				h.use(again, func(ns Namespace) { h.Expect(h.read(ns, 0)).To(Equal("one")) })
 			})
 		},
+		"the blocks of a snapshot, and those that changed, are listed": listsBlocks,
+		"a snapshot is the one before and what changed since":          rebuildsFromBlocks,
 		"snapshots and clones copy nothing": func(s *suite) {
 			s.withHost(func(h *hostFixture) {
 				for block := range writtenBytes / BlockBytes / 16 {

@@ -66,7 +66,7 @@ func replace(pool *os.Root, name string, content []byte) error {
 // ReadNotes implements engine.NoteKeeper.
 func (e *Engine) ReadNotes(ctx context.Context, notes []engine.Note) []error {
 	return e.withNotes(ctx, notes, false, func(pool *os.Root, n *engine.Note) error {
-		f, err := openNote(pool, filepath.Join(notesFolder, string(n.ID)))
+		f, err := openFile(pool, filepath.Join(notesFolder, string(n.ID)))
 		if err != nil {
 			return err
 		}
@@ -84,9 +84,9 @@ func (e *Engine) ReadNotes(ctx context.Context, notes []engine.Note) []error {
 	})
 }
 
-// openNote to read it. A drive can come from anywhere: what is no file is damaged, and opening it must not wait, as
+// openFile of a pool to read it. A drive can come from anywhere: what is no file is damaged, and opening it must not wait, as
 // that of a FIFO does.
-func openNote(pool *os.Root, name string) (*os.File, error) {
+func openFile(pool *os.Root, name string) (*os.File, error) {
 	check := func(is fs.FileInfo, err error) error {
 		if err == nil && !is.Mode().IsRegular() {
 			return fmt.Errorf("%w: it is not a file: %s", engine.ErrInvalid, is.Mode().Type())

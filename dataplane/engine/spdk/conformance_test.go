@@ -35,6 +35,7 @@ type hostless struct{ *machine }
 func (h hostless) Traits() enginetest.Traits {
 	traits := enginetest.Traits{
 		NoNotes:         true,
+		NoBlockLists:    true,
 		FixedTransports: true,
 		NoHosts:         "no initiator here: compile with -tags lab and run it on a node of the lab, with WEFT_SPDK_TARGET",
 	}

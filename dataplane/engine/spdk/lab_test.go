@@ -70,7 +70,7 @@ func (m *machine) fitRDMA(t *testing.T) {
 type hosted struct{ *machine }
 
 func (m hosted) Traits() enginetest.Traits {
-	return enginetest.Traits{FixedTransports: true, NoNotes: true, Lingers: m.lingers(), RepeatsReads: true, RetryEvery: enginetest.KernelRetries, HangsUnproved: enginetest.HangsUnproved()}
+	return enginetest.Traits{FixedTransports: true, NoNotes: true, NoBlockLists: true, Lingers: m.lingers(), RepeatsReads: true, RetryEvery: enginetest.KernelRetries, HangsUnproved: enginetest.HangsUnproved()}
 }
 
 func (hosted) Connect(_ context.Context, t *testing.T, portal v1alpha1.Portal, nqn, hostNQN string, keys dhchap.Pair) (enginetest.Connection, error) {
