@@ -413,6 +413,10 @@ type NvmfNodeStatus struct {
 	// +kubebuilder:validation:MaxLength=62
 	// +optional
 	PublicKey string `json:"publicKey,omitempty"`
+	// SnapshotMetadata is where the agent lists the blocks of snapshots for the CSI controller. Absent: nowhere, because
+	// snapshotMetadata.enabled of the chart is false.
+	// +optional
+	SnapshotMetadata *SnapshotMetadataServer `json:"snapshotMetadata,omitempty"`
 	// Inventory of the node's hardware and kernel.
 	// +optional
 	Inventory *Inventory `json:"inventory,omitempty"`
@@ -473,6 +477,22 @@ type NvmfNodeStatus struct {
 	// +listMapKey=type
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// SnapshotMetadataServer is a server of an agent.
+type SnapshotMetadataServer struct {
+	// Address of the server: an IP address of the node, and a port.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	// +required
+	Address string `json:"address"`
+	// PublicKeySHA256 is the SHA-256 of the public key of the server's certificate (its SubjectPublicKeyInfo), as 64
+	// hexadecimal digits. The CSI controller talks to no server with another key. It changes with each start of the
+	// agent.
+	// +kubebuilder:validation:Pattern=`^[0-9a-f]{64}$`
+	// +kubebuilder:validation:MaxLength=64
+	// +required
+	PublicKeySHA256 string `json:"publicKeySHA256"`
 }
 
 // Places is a number of places on a target, for attachments or volumes.

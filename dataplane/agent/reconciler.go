@@ -46,10 +46,12 @@ type Inventory interface {
 	Current() *v1alpha1.Inventory
 }
 
-// Config of a Reconciler. Every field is required but Identity, Notes and Settle.
+// Config of a Reconciler. Every field is required but SnapshotMetadata, Identity, Notes and Settle.
 type Config struct {
 	// Version of weft, which the node's status reports.
 	Version string
+	// SnapshotMetadata is the node's server of snapshots' blocks, which the status reports. Nil for none.
+	SnapshotMetadata *v1alpha1.SnapshotMetadataServer
 	// NodeName of the Kubernetes Node and the NvmfNode.
 	NodeName string
 	// Client reads this node's objects, from a cache that is synced and that started with a consistent read, and writes

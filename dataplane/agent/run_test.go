@@ -164,15 +164,7 @@ func TestMetricsAreForWhomTheAPIServerAllows(t *testing.T) {
 	}
 	reader := l.name(1)
 	allowed, other := l.tokenOf(reader), l.tokenOf(l.name(2))
-	for _, o := range []client.Object{
-		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: reader}, Rules: []rbacv1.PolicyRule{{NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"}}}},
-		&rbacv1.ClusterRoleBinding{
-			ObjectMeta: metav1.ObjectMeta{Name: reader}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: reader},
-			Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: testNamespace, Name: reader}},
-		},
-	} {
-		l.Expect(l.admin.Create(t.Context(), o)).To(Succeed())
-	}
+	l.allow(reader, rbacv1.PolicyRule{NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"}})
 	l.Eventually(get("https://"+address, allowed), patience, interval).Should(Equal(http.StatusOK))
 	l.Expect(get("https://"+address, other)()).To(Equal(http.StatusForbidden))
 	l.Expect(get("https://"+address, "")()).To(Equal(http.StatusUnauthorized))
@@ -180,11 +172,25 @@ func TestMetricsAreForWhomTheAPIServerAllows(t *testing.T) {
 	l.Expect(get("http://"+r.address, allowed)()).To(Equal(http.StatusNotFound), "and not twice")
 }
 
-// tokenOf a service account that is made for it.
-func (l *lab) tokenOf(name string) string {
+// allow something to a service account.
+func (l *lab) allow(account string, rule rbacv1.PolicyRule) {
 	l.t.Helper()
-	account, request := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: name}}, &authenticationv1.TokenRequest{}
-	l.Expect(l.admin.Create(l.t.Context(), account)).To(Succeed())
+	for _, o := range []client.Object{
+		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: account}, Rules: []rbacv1.PolicyRule{rule}},
+		&rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: account}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: account},
+			Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: testNamespace, Name: account}},
+		},
+	} {
+		l.Expect(l.admin.Create(l.t.Context(), o)).To(Succeed())
+	}
+}
+
+// tokenOf a service account, which is made for it unless it is there.
+func (l *lab) tokenOf(name string, audiences ...string) string {
+	l.t.Helper()
+	account, request := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: name}}, &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: audiences}}
+	l.Expect(client.IgnoreAlreadyExists(l.admin.Create(l.t.Context(), account))).To(Succeed())
 	l.Expect(l.admin.SubResource("token").Create(l.t.Context(), account, request)).To(Succeed())
 	return request.Status.Token
 }
@@ -203,6 +209,8 @@ func TestOptions(t *testing.T) {
 		{"node", func(o *Options) { o.NodeName = "" }, "set --node-name or NODE_NAME"},
 		{"namespace", func(o *Options) { o.Namespace = "" }, "set --namespace or POD_NAMESPACE"},
 		{"--health-probe-bind-address", func(o *Options) { o.HealthAddress = "" }, "is required"},
+		{"one address", func(o *Options) { o.SnapshotMetadataAddress = ":9817" }, "must be one IP address of the node and a port"},
+		{"not all addresses", func(o *Options) { o.SnapshotMetadataAddress = "[::]:9817" }, "must be one IP address of the node and a port"},
 		{"engines", func(o *Options) { o.Engines = nil }, "an agent needs"},
 		{"host to tune", func(o *Options) { o.Tuning = nil }, "an agent needs"},
 	} {

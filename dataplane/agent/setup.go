@@ -71,6 +71,9 @@ type Options struct {
 	MetricsAddress string
 	// MetricsCertDir has tls.crt and tls.key for MetricsAddress. Default: a certificate is created at start.
 	MetricsCertDir string
+	// SnapshotMetadataAddress, an address of the node and a port, serves lists of snapshots' blocks to the CSI
+	// controller. Default: none.
+	SnapshotMetadataAddress string
 	// DeviceFolder is where device files are. Default /dev.
 	DeviceFolder string
 
@@ -93,6 +96,8 @@ func (o *Options) Validate() error {
 		return errors.New("the agent's namespace is required: set --namespace or POD_NAMESPACE")
 	case o.HealthAddress == "":
 		return errors.New("--health-probe-bind-address is required, such as 127.0.0.1:9810")
+	case o.SnapshotMetadataAddress != "" && !isOwn(o.SnapshotMetadataAddress):
+		return fmt.Errorf("--snapshot-metadata-bind-address is %q; must be one IP address of the node and a port, such as 192.0.2.1:9817", o.SnapshotMetadataAddress)
 	case o.Inventory == nil || o.Engines == nil || o.Tuning == nil:
 		return errors.New("an agent needs an inventory source, engines and a host to tune")
 	}
@@ -212,8 +217,12 @@ func setUp(m manager.Manager, records *Records, agentMetrics *Metrics, o Options
 		// Volumes without keys are served all the same.
 		m.GetLogger().Error(err, "This node has no public key; hosts cannot be authenticated")
 	}
+	blocks, published, err := newBlockServer(m, o)
+	if err != nil {
+		return err
+	}
 	r := NewReconciler(Config{
-		Version: o.Version, NodeName: o.NodeName, Client: m.GetClient(), Recorder: m.GetEventRecorder("weft-agent"),
+		Version: o.Version, SnapshotMetadata: published, NodeName: o.NodeName, Client: m.GetClient(), Recorder: m.GetEventRecorder("weft-agent"),
 		Engines: o.Engines, Inventory: inventory, Records: records, Identity: identity, Targets: targets, Clearing: clearing, Notes: notes, Metrics: agentMetrics, Clock: clock.RealClock{},
 		Settle: o.Settle, Resync: o.Resync,
 	})
@@ -235,6 +244,7 @@ func setUp(m manager.Manager, records *Records, agentMetrics *Metrics, o Options
 		agentMetrics.health,
 		heartbeat(clients, clock.RealClock{}, o.NodeName, o.Namespace),
 		healthServer(m, r, o),
+		blocks,
 	} {
 		if err := m.Add(runnable); err != nil {
 			return fmt.Errorf("add to the manager: %w", err)

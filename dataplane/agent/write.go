@@ -125,7 +125,7 @@ func writeStatuses[T client.Object, S any](ctx, gate context.Context, r *Reconci
 
 // writeNode writes the node's status when it differs, other writers' conditions aside.
 func (r *Reconciler) writeNode(ctx context.Context, s *decide.Observed, status v1alpha1.NvmfNodeStatus) error {
-	status.AgentVersion = r.Version
+	status.AgentVersion, status.SnapshotMetadata = r.Version, r.SnapshotMetadata
 	bears := *s.Node.Status.DeepCopy()
 	bears.Tuning = nil // the TuningReconciler's
 	bears.Conditions = slices.DeleteFunc(bears.Conditions, func(c metav1.Condition) bool {

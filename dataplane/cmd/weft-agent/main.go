@@ -87,6 +87,7 @@ func command() *cobra.Command {
 	flags.StringVar(&options.HealthAddress, "health-probe-bind-address", "127.0.0.1:9810", "address for /healthz and /readyz, and for /metrics unless --metrics-bind-address is set")
 	flags.StringVar(&options.MetricsAddress, "metrics-bind-address", "", "address for /metrics over HTTPS, with authentication and authorization by the API server")
 	flags.StringVar(&options.MetricsCertDir, "metrics-cert-dir", "", "directory with tls.crt and tls.key of /metrics over HTTPS, read again when they change; empty: a certificate created at start")
+	flags.StringVar(&options.SnapshotMetadataAddress, "snapshot-metadata-bind-address", "", "IP address of this node, and port, on which the CSI controller asks for the blocks of snapshots, over HTTPS with authentication and authorization by the API server; empty disables it")
 	ofLogging := flag.NewFlagSet("logging", flag.ContinueOnError)
 	logging.BindFlags(ofLogging)
 	flags.AddGoFlagSet(ofLogging)

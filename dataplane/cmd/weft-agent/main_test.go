@@ -23,6 +23,7 @@ func TestFlags(t *testing.T) {
 	for name, value := range map[string]string{
 		"node-name": "storage-1", "namespace": "weft-system", "state-dir": "/var/lib/weft", "spdk-socket": "/run/weft/spdk.sock",
 		"health-probe-bind-address": "127.0.0.1:9810", "metrics-bind-address": "", "metrics-cert-dir": "",
+		"snapshot-metadata-bind-address": "",
 	} {
 		g.Expect(flags.Lookup(name)).NotTo(BeNil(), name)
 		g.Expect(flags.Lookup(name).DefValue).To(Equal(value), name)
