@@ -17,7 +17,7 @@ import (
 
 var errNotSynced = errors.New("the cache is not synced yet")
 
-type controllerOptions struct{ endpoint, healthAddress, metricsAddress, metricsCertDir string }
+type controllerOptions struct{ endpoint, healthAddress, metricsAddress, metricsCertDir, agentToken string }
 
 func controllerCommand() *cobra.Command {
 	var o controllerOptions
@@ -32,6 +32,7 @@ func controllerCommand() *cobra.Command {
 	flags.StringVar(&o.healthAddress, "health-probe-bind-address", ":9811", "address for /healthz and /readyz; 0 disables it")
 	flags.StringVar(&o.metricsAddress, "metrics-bind-address", "0", "address for /metrics over HTTPS, with authentication and authorization by the API server; 0 disables it")
 	flags.StringVar(&o.metricsCertDir, "metrics-cert-dir", "", "directory with tls.crt and tls.key of /metrics over HTTPS, read again when they change; empty: a certificate created at start")
+	flags.StringVar(&o.agentToken, "snapshot-metadata-token-file", "", "file with a token of this service account for the audience weft-agent: serve SnapshotMetadata, asking the agents with the token; empty disables it")
 	return cmd
 }
 
@@ -86,8 +87,11 @@ func (o controllerOptions) run(ctx context.Context) error {
 	})
 	group.Go(func() error {
 		return server.Serve(ctx, listener, func(r grpc.ServiceRegistrar) {
-			csi.RegisterIdentityServer(r, &server.Identity{Version: version, Ready: service.Synced})
+			csi.RegisterIdentityServer(r, &server.Identity{Version: version, SnapshotMetadata: o.agentToken != "", Ready: service.Synced})
 			csi.RegisterControllerServer(r, service)
+			if o.agentToken != "" {
+				csi.RegisterSnapshotMetadataServer(r, &controller.SnapshotMetadata{Service: service, TokenFile: o.agentToken})
+			}
 		}, calls.Intercept)
 	})
 	return group.Wait()

@@ -17,6 +17,8 @@ type Identity struct {
 
 	// Version of weft.
 	Version string
+	// SnapshotMetadata says that this process serves that service.
+	SnapshotMetadata bool
 	// Ready tells whether calls can be served now. Safe for concurrent use.
 	Ready func() bool
 }
@@ -26,10 +28,11 @@ func (s *Identity) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*c
 	return &csi.GetPluginInfoResponse{Name: v1alpha1.DriverName, VendorVersion: s.Version}, nil
 }
 
-// GetPluginCapabilities says what the driver as a whole can do, whichever of its processes is asked. Its topology has
+// GetPluginCapabilities says what the driver as a whole can do, whichever of its processes is asked, but for snapshots'
+// metadata, which only the sidecar beside the CSI controller asks for. The driver's topology has
 // one segment, all nodes that the driver runs on: a volume is used from any of them.
 func (s *Identity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
-	return &csi.GetPluginCapabilitiesResponse{Capabilities: []*csi.PluginCapability{
+	resp := &csi.GetPluginCapabilitiesResponse{Capabilities: []*csi.PluginCapability{
 		{Type: &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{
 			Type: csi.PluginCapability_Service_CONTROLLER_SERVICE,
 		}}},
@@ -39,7 +42,13 @@ func (s *Identity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabili
 		{Type: &csi.PluginCapability_VolumeExpansion_{VolumeExpansion: &csi.PluginCapability_VolumeExpansion{
 			Type: csi.PluginCapability_VolumeExpansion_ONLINE,
 		}}},
-	}}, nil
+	}}
+	if s.SnapshotMetadata {
+		resp.Capabilities = append(resp.Capabilities, &csi.PluginCapability{Type: &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{
+			Type: csi.PluginCapability_Service_SNAPSHOT_METADATA_SERVICE,
+		}}})
+	}
+	return resp, nil
 }
 
 // Probe tells whether the driver is ready.

@@ -55,7 +55,7 @@ func (c *Calls) Collect(out chan<- prometheus.Metric) {
 
 // Intercept is a grpc.UnaryServerInterceptor.
 func (c *Calls) Intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	method := methodOf(info)
+	method := methodOf(info.FullMethod)
 	inFlight := c.inFlight.WithLabelValues(method)
 	inFlight.Inc()
 	defer inFlight.Dec()

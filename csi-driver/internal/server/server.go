@@ -79,7 +79,7 @@ func Listen(ctx context.Context, endpoint string) (net.Listener, error) {
 // caller gets. Calls that are to change something are traced, if the context has a tracing.Provider.
 func Serve(ctx context.Context, listener net.Listener, register func(grpc.ServiceRegistrar), around ...grpc.UnaryServerInterceptor) error {
 	log := logr.FromContextOrDiscard(ctx)
-	s := grpc.NewServer(append(traced(ctx), grpc.ChainUnaryInterceptor(append(around, intercept(log))...))...)
+	s := grpc.NewServer(append(traced(ctx), grpc.ChainUnaryInterceptor(append(around, intercept(log))...), grpc.StreamInterceptor(interceptStream(log)))...)
 	register(s)
 	failed := make(chan error, 1)
 	go func() { failed <- s.Serve(listener) }()
@@ -106,7 +106,7 @@ func Serve(ctx context.Context, listener net.Listener, register func(grpc.Servic
 
 func intercept(log logr.Logger) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
-		method := methodOf(info)
+		method := methodOf(info.FullMethod)
 		log := log.WithValues("method", method)
 		if span := trace.SpanFromContext(ctx); span.IsRecording() {
 			span.SetAttributes(attributes(req)...)
@@ -115,8 +115,7 @@ func intercept(log logr.Logger) grpc.UnaryServerInterceptor {
 		log.V(4).Info("Call", "request", protosanitizer.StripSecrets(req))
 		defer func() {
 			if p := recover(); p != nil {
-				log.Error(nil, "Panic", "panic", p, "stack", string(debug.Stack()))
-				resp, err = nil, status.Errorf(codes.Internal, "internal error in %s; see the log", method)
+				resp, err = nil, panicked(log, method, p)
 			}
 			switch {
 			case err == nil:
@@ -131,9 +130,30 @@ func intercept(log logr.Logger) grpc.UnaryServerInterceptor {
 	}
 }
 
-func methodOf(info *grpc.UnaryServerInfo) string {
-	return info.FullMethod[strings.LastIndex(info.FullMethod, "/")+1:]
+// panicked is what a caller is told of a panic, which the log has.
+func panicked(log logr.Logger, method string, p any) error {
+	log.Error(nil, "Panic", "panic", p, "stack", string(debug.Stack()))
+	return status.Errorf(codes.Internal, "internal error in %s; see the log", method)
 }
+
+// interceptStream is intercept for calls whose answer is a stream.
+func interceptStream(log logr.Logger) grpc.StreamServerInterceptor {
+	return func(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
+		method := methodOf(info.FullMethod)
+		log := log.WithValues("method", method)
+		defer func() {
+			if p := recover(); p != nil {
+				err = panicked(log, method, p)
+			}
+			if err != nil {
+				log.Error(err, "Call failed")
+			}
+		}()
+		return handler(server, stream)
+	}
+}
+
+func methodOf(fullMethod string) string { return fullMethod[strings.LastIndex(fullMethod, "/")+1:] }
 
 // values name what a request is about, for the log.
 func values(req any) []any {
