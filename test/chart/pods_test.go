@@ -3,12 +3,14 @@
 package chart_test
 
 import (
+	"encoding/base64"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -16,6 +18,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
 // privileged lists who works on a node's kernel, and what of the node each
@@ -150,6 +155,54 @@ func TestTheOperatorIsToldWhichNodesToGuard(t *testing.T) {
 		if got := of("--guard-single-replica"); got != test.single {
 			t.Errorf("%s: volumes with one replica: %q, want %q", test.set, got, test.single)
 		}
+	}
+}
+
+// TestChangedBlocksAreServedIfAskedFor: nothing of it is there otherwise.
+func TestChangedBlocksAreServedIfAskedFor(t *testing.T) {
+	const token, address = "--snapshot-metadata-token-file=/var/run/secrets/weft-agent/token", "--snapshot-metadata-bind-address=[$(NODE_ADDRESS)]:9900"
+	for variation, asked := range map[string]bool{"default": false, "changed blocks": true} {
+		objects := render(t, variations[variation]...)
+		var found []string
+		for _, w := range workloads(objects) {
+			for _, c := range w.template.Spec.Containers {
+				for _, arg := range c.Args {
+					if strings.Contains(arg, "snapshot-metadata") {
+						found = append(found, c.Name+" "+arg)
+					}
+				}
+			}
+			for _, v := range w.template.Spec.Volumes {
+				if v.Projected != nil && v.Projected.Sources[0].ServiceAccountToken.Audience == v1alpha1.AgentAudience {
+					found = append(found, v.Name)
+				}
+			}
+		}
+		for _, role := range of[*rbacv1.ClusterRole](objects) {
+			for _, rule := range role.Rules {
+				if slices.Contains(rule.Resources, "nvmfsnapshots/"+v1alpha1.BlocksResource) {
+					found = append(found, role.Name)
+				}
+			}
+		}
+		for _, o := range of[*unstructured.Unstructured](objects) {
+			if o.GetKind() == "SnapshotMetadataService" {
+				ca, _, _ := unstructured.NestedString(o.Object, "spec", "caCert")
+				is, err := base64.StdEncoding.DecodeString(ca)
+				if err != nil || string(is) != testCA || o.GetName() != v1alpha1.DriverName {
+					t.Errorf("%s has the certificate %q (%v)", o.GetName(), is, err)
+				}
+				found = append(found, o.GetName())
+			}
+		}
+		want := []string{
+			"weft-agent " + address, "weft-csi " + token, "csi-snapshot-metadata --tls-cert=/etc/weft/snapshot-metadata/tls.crt",
+			"csi-snapshot-metadata --tls-key=/etc/weft/snapshot-metadata/tls.key", "agent-token", "weft-snapshot-metadata", v1alpha1.DriverName,
+		}
+		if !asked {
+			want = nil
+		}
+		NewWithT(t).Expect(found).To(ConsistOf(want), variation)
 	}
 }
 

@@ -75,12 +75,20 @@ var variations = map[string][]string{
 		"--set", "image.digest=sha256:" + strings.Repeat("a", 64),
 		"--set", "csi.controller.provisioner.image.digest=sha256:" + strings.Repeat("b", 64),
 	},
+	"changed blocks": {
+		"--set", "snapshotMetadata.enabled=true,snapshotMetadata.tls.secretName=backup,snapshotMetadata.agentPort=9900,snapshotMetadata.audience=backup",
+		"--set", "snapshotMetadata.tls.caCert=" + testCA,
+		"--set", "networkPolicy.restrictEgress=true",
+	},
 	"openshift": {"--set", "openshift.securityContextConstraints=true"},
 	"snapshots": {"--api-versions", "snapshot.storage.k8s.io/v1/VolumeSnapshot"},
 	"least": {
 		"--set", "crds.install=false,admission.restrictAgents=false,admission.restrictOperator=false,admission.restrictController=false,operator.webhook.enabled=false,metrics.service.enabled=false,guard.enabled=false,networkPolicy.enabled=false,apiPriority.enabled=false",
 	},
 }
+
+// testCA looks like a certificate.
+const testCA = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
 
 // helm runs the helm that HELM names, else the one that the Makefile builds.
 func helm(t *testing.T, args ...string) (stdout, stderr string, err error) {

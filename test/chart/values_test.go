@@ -60,6 +60,10 @@ func TestWrongValuesAreRefusedWithAMessage(t *testing.T) {
 		{"tracing.enabled=true", "'enabled' not allowed"},
 		{"tracing.endpoint=https://collector:4317", "tracing.endpoint with https:// requires tracing.tls.secretName"},
 		{"tracing.endpoint=http://collector:4317,tracing.tls.secretName=x", "requires a tracing.endpoint with https://"},
+		{"snapshotMetadata.enabled=true,snapshotMetadata.tls.caCert=" + testCA, "snapshotMetadata.enabled requires snapshotMetadata.tls.secretName"},
+		{"snapshotMetadata.enabled=true,snapshotMetadata.tls.secretName=x", "snapshotMetadata.enabled requires snapshotMetadata.tls.caCert"},
+		{"snapshotMetadata.tls.caCert=x", "at '/snapshotMetadata/tls/caCert'"},
+		{"snapshotMetadata.agentPort=0", "at '/snapshotMetadata/agentPort'"},
 	} {
 		t.Run(test.set, func(t *testing.T) {
 			_, stderr, err := helm(t, "template", "weft", chart, "--namespace", namespace, "--kube-version", "1.32.0", "--set", test.set)
