@@ -60,6 +60,7 @@ func sidecars() []sidecar {
 		{"csi-attacher", org + "external-attacher/v4"},
 		{"csi-resizer", org + "external-resizer/v2"},
 		{"csi-snapshotter", org + "external-snapshotter/v8"},
+		{"csi-snapshot-metadata", org + "external-snapshot-metadata"},
 		{"snapshot-controller", org + "external-snapshotter/v8"},
 	}
 }

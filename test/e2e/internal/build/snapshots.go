@@ -12,9 +12,11 @@ import (
 const (
 	snapshotterModule = "github.com/kubernetes-csi/external-snapshotter/v8"
 	snapshotAPIModule = "github.com/kubernetes-csi/external-snapshotter/client/v8"
+	metadataAPIModule = "github.com/kubernetes-csi/external-snapshot-metadata/client"
 )
 
-// SnapshotAPI is what makes a cluster able to take snapshots, as its makers publish it.
+// SnapshotAPI is what makes a cluster able to take snapshots, and to say where their blocks are listed, as its makers
+// publish it.
 type SnapshotAPI struct {
 	// Manifests are the paths of its CRDs, and of the snapshot controller's rights.
 	Manifests []string
@@ -40,6 +42,11 @@ func (b *Builder) SnapshotAPI(ctx context.Context) (SnapshotAPI, error) {
 	if err != nil || len(crds) == 0 {
 		return SnapshotAPI{}, fmt.Errorf("%s has no CRDs (%w)", api, err)
 	}
+	metadata, err := b.moduleFolder(ctx, "sidecars", metadataAPIModule)
+	if err != nil {
+		return SnapshotAPI{}, err
+	}
+	crds = append(crds, filepath.Join(metadata, "config", "crd", "cbt.storage.k8s.io_snapshotmetadataservices.yaml"))
 	return SnapshotAPI{
 		Manifests:  append(crds, filepath.Join(snapshotter, "deploy", "kubernetes", "snapshot-controller", "rbac-snapshot-controller.yaml")),
 		Controller: sidecarRepository + "snapshot-controller:" + version,
