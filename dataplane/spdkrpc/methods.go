@@ -18,6 +18,7 @@ var requests = []request{
 	BdevSetOptions{}, BdevGetBdevs{}, BdevAioCreate{}, BdevAioDelete{}, BdevAioRescan{},
 	BdevNvmeAttachController{}, BdevNvmeDetachController{}, BdevNvmeSendCmd{},
 	BdevExamine{}, BdevWaitForExamine{}, BdevSetQosLimit{}, BdevGetIostat{},
+	BdevEnableHistogram{}, BdevGetHistogramBorders{},
 	BdevLvolCreateLvstore{}, BdevLvolGetLvstores{}, BdevLvolGrowLvstore{},
 	BdevLvolCreate{}, BdevLvolGetLvols{}, BdevLvolResize{}, BdevLvolDelete{}, BdevLvolSnapshot{}, BdevLvolClone{},
 	BdevLvolDecoupleParent{}, BdevLvolSetParent{}, BdevLvolRename{},

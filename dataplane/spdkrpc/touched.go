@@ -45,7 +45,7 @@ func (c *Conn) Touched() Touched {
 func touchedBy(req request) Touched {
 	switch r := req.(type) {
 	case SpdkGetVersion, RPCGetMethods, FrameworkGetConfig, FrameworkGetScheduler, FrameworkGetReactors, ThreadGetStats, ThreadSetCpumask,
-		BdevGetBdevs, BdevGetIostat, BdevNvmeSendCmd, BdevLvolGetLvstores, BdevLvolGetLvols,
+		BdevGetBdevs, BdevGetIostat, BdevEnableHistogram, BdevGetHistogramBorders, BdevNvmeSendCmd, BdevLvolGetLvstores, BdevLvolGetLvols,
 		NvmfGetTransports, NvmfGetSubsystems, NvmfSubsystemGetControllers, NvmfGetStats, IobufGetStats, SockImplGetOptions,
 		KeyringFileAddKey, KeyringFileRemoveKey, KeyringGetKeys:
 		return Touched{}

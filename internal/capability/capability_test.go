@@ -14,7 +14,7 @@ import (
 func full() *Capabilities {
 	return &Capabilities{
 		Version: "26.05", Transports: []string{TCP, RDMA}, Sockets: []string{SockPosix, "ssl"}, Programs: []string{Blkid},
-		Methods: append(append([]string{"bdev_malloc_create", "bdev_zone_block_create"}, Methods()...), NVMeMethods()...),
+		Methods: slices.Concat([]string{"bdev_malloc_create", "bdev_zone_block_create"}, Methods(), NVMeMethods(), HistogramMethods()),
 	}
 }
 
@@ -75,7 +75,8 @@ func TestCheck(t *testing.T) {
 		"no lvol": {without(func(c *Capabilities) {
 			c.Methods = slices.DeleteFunc(c.Methods, func(m string) bool { return strings.HasPrefix(m, "bdev_lvol") })
 		}), []string{"RPC methods"}},
-		"no NVMe":     {without(func(c *Capabilities) { c.Methods = Methods() }), []string{"NVMe driver"}},
+		"25.09's":     {without(func(c *Capabilities) { c.Methods = append(Methods(), NVMeMethods()...) }), []string{"latency histograms"}},
+		"no NVMe":     {without(func(c *Capabilities) { c.Methods = Methods() }), []string{"NVMe driver", "latency histograms"}},
 		"only uring":  {without(func(c *Capabilities) { c.Sockets = []string{SockURing} }), []string{"posix sockets"}},
 		"no TCP":      {without(func(c *Capabilities) { c.Transports = []string{RDMA} }), []string{"transport TCP"}},
 		"odd version": {without(func(c *Capabilities) { c.Version = "main" }), nil},
@@ -104,7 +105,7 @@ func TestPartial(t *testing.T) {
 	seen := &Capabilities{Version: "26.05", Transports: []string{TCP}, Sockets: []string{SockPosix}, Methods: Methods(), Partial: true}
 	for _, f := range seen.Check() {
 		want := Yes
-		if f.Name == "transport RDMA" || f.Name == "NVMe driver" || f.Name == "blkid (util-linux)" {
+		if f.Name == "transport RDMA" || f.Name == "NVMe driver" || f.Name == "latency histograms" || f.Name == "blkid (util-linux)" {
 			want = Unknown
 		}
 		if f.Has != want {

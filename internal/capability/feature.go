@@ -61,6 +61,7 @@ func Features() []Feature {
 		{"discard hidden from hosts", false, "hosts see that they can discard, and get an error for it", since(26, 1)},
 		{"RDMA and VFIO in every mode", false, "RDMA does not work with cores.mode Interrupt; RDMA and VFIO do not work with memory.hugepages Disabled", since(26, 1)},
 		{"buffer cache of each size", false, "both caches of a poll group get the smaller of the planned sizes", since(26, 5)},
+		{"latency histograms", false, "latencyHistograms of a target has no effect: there are no histograms", methods(HistogramMethods())},
 	}
 }
 
@@ -84,6 +85,11 @@ func Methods() []string {
 // NVMeMethods are those that weft calls where SPDK drives NVMe drives itself.
 func NVMeMethods() []string {
 	return []string{"bdev_nvme_attach_controller", "bdev_nvme_detach_controller", "bdev_nvme_send_cmd"}
+}
+
+// HistogramMethods are those that weft calls where a target is to keep latency histograms.
+func HistogramMethods() []string {
+	return []string{"bdev_enable_histogram", "bdev_get_histogram_borders"}
 }
 
 // since a release of SPDK.

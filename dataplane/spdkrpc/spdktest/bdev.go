@@ -24,6 +24,7 @@ type bdev struct {
 	claim     string
 	limits    qosLimits
 	io        ioStats
+	histogram histogram
 	ioTypes   []string
 	specific  func() map[string]any
 	namespace *namespace // which holds it open

@@ -46,6 +46,7 @@ func (t *Target) ReadWord(volume string, cluster uint64) (uint64, error) {
 		if v.bdev != nil {
 			v.bdev.io.bytesRead += v.store.ClusterSize
 			v.bdev.io.readOps++
+			v.bdev.tally(1)
 		}
 		return nil
 	})

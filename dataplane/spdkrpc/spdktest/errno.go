@@ -41,6 +41,7 @@ var errnoText = map[syscall.Errno]string{
 	syscall.EAGAIN:    "Resource temporarily unavailable",
 	syscall.ENOMEM:    "Cannot allocate memory",
 	syscall.EACCES:    "Permission denied",
+	syscall.EFAULT:    "Bad address",
 	syscall.EBUSY:     "Device or resource busy",
 	syscall.EEXIST:    "File exists",
 	syscall.ENODEV:    "No such device",

@@ -40,6 +40,7 @@ func (a *app) write(volume string, first, n uint64) error {
 		want.pages()-v.alloc.pages() > v.store.freePages() {
 		if v.bdev != nil {
 			v.bdev.io.failed++
+			v.bdev.tally(1)
 		}
 		return fmt.Errorf("write to %s: %w", volume, syscall.ENOSPC)
 	}
@@ -52,6 +53,7 @@ func (a *app) write(volume string, first, n uint64) error {
 	if v.bdev != nil {
 		v.bdev.io.bytesWritten += n * v.store.ClusterSize
 		v.bdev.io.writeOps += n
+		v.bdev.tally(n)
 	}
 	return nil
 }

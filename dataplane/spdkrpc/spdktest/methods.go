@@ -95,6 +95,8 @@ var frameworkMethods = []method{
 	{"bdev_examine", runtime, (*app).bdevExamine},
 	{"bdev_wait_for_examine", runtime, (*app).bdevWaitForExamine},
 	{"bdev_get_iostat", runtime, (*app).bdevGetIostat},
+	{"bdev_enable_histogram", runtime, (*app).bdevEnableHistogram},
+	{methodBorders, runtime, (*app).bdevGetHistogramBorders},
 	{"bdev_set_qos_limit", runtime, (*app).bdevSetQosLimit},
 	{"sock_impl_set_options", startup, (*app).sockImplSetOptions},
 	{"sock_impl_get_options", always, (*app).sockImplGetOptions},
@@ -119,7 +121,7 @@ func (a *app) state() state {
 
 func (a *app) has(name string) (method, bool) {
 	m, ok := byName[name]
-	return m, ok && !slices.Contains(a.opts.Without, name)
+	return m, ok && !slices.Contains(a.opts.Without, name) && (name != methodBorders || !a.before(release2605))
 }
 
 func (a *app) carryOut(r *request) {

@@ -61,6 +61,9 @@ func (a *app) bdevConfig() []configCall {
 			}
 			calls = append(calls, configCall{"bdev_set_qos_limit", params})
 		}
+		if b.histogram.enabled {
+			calls = append(calls, configCall{"bdev_enable_histogram", map[string]any{"name": b.name, "enable": true}})
+		}
 	}
 	return append(calls, configCall{Method: "bdev_wait_for_examine"})
 }

@@ -39,7 +39,8 @@ func (s *subsystem) removeNamespace(id uint32) bool {
 		return false
 	}
 	s.namespaces = slices.DeleteFunc(s.namespaces, func(o *namespace) bool { return o == n })
-	n.bdev.namespace, n.bdev.claim = nil, ""
+	n.bdev.opened(nil)
+	n.bdev.claim = ""
 	return true
 }
 
@@ -101,7 +102,8 @@ func (s *subsystem) addNamespace(n *namespace, bdevName string) bool {
 		n.eui64 = ""
 	}
 	n.subsystem, n.bdev = s, b
-	b.namespace, b.claim = n, claimExclusive
+	b.opened(n)
+	b.claim = claimExclusive
 	s.namespaces = append(s.namespaces, n)
 	slices.SortFunc(s.namespaces, func(x, y *namespace) int { return cmp.Compare(x.id, y.id) })
 	return true

@@ -43,12 +43,13 @@ type step struct {
 }
 
 const (
-	// givenFile came with the project, moreFile, olderFile, iostatFile and, of each release, parentsFile were recorded
-	// for this package by TestRecord.
+	// givenFile came with the project. The others, of which each release has a parentsFile, were recorded for this
+	// package by TestRecord.
 	givenFile     = "../testdata/transcripts-26.05.json"
 	moreFile      = "testdata/more-26.05.json"
 	olderFile     = "testdata/older-25.05.json"
 	iostatFile    = "testdata/iostat-26.05.json"
+	histogramFile = "testdata/histogram-26.05.json"
 	parentsFile   = "testdata/parents-"
 	recordedDir   = "/var/lib/weft" // where the disks and keys of the recording lay
 	recordedCores = "0x3"
@@ -71,7 +72,7 @@ func loadTranscripts(t *testing.T, path string) transcripts {
 }
 
 // recordings by the release that they were made of.
-var recordings = map[string][]string{"26.05": {givenFile, moreFile, iostatFile, parentsFile + "26.05.json"}, "25.05": {olderFile, parentsFile + "25.05.json"}}
+var recordings = map[string][]string{"26.05": {givenFile, moreFile, iostatFile, histogramFile, parentsFile + "26.05.json"}, "25.05": {olderFile, parentsFile + "25.05.json"}}
 
 // TestReplay plays every recorded scenario and wants every recorded answer.
 func TestReplay(t *testing.T) {
