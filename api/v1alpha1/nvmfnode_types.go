@@ -217,6 +217,9 @@ type SPDKPlan struct {
 	// Driver of the drives.
 	// +required
 	Driver DriveDriver `json:"driver"`
+	// LatencyHistograms of volumes that hosts are admitted to. Absent: Disabled.
+	// +optional
+	LatencyHistograms Switch `json:"latencyHistograms,omitempty"`
 }
 
 // PlannedScheduler contains the parameters of SPDK's dynamic scheduler.

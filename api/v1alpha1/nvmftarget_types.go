@@ -35,6 +35,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || !has(self.cores)",message="cores: the kernel's target (engine: Nvmet) has no dedicated cores; remove cores, or use engine: SPDK"
 // +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || !has(self.buffers)",message="buffers: the kernel's target (engine: Nvmet) has no buffer pools; remove buffers, or use engine: SPDK"
 // +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || !has(self.memory)",message="memory: the kernel's target (engine: Nvmet) uses no hugepages; remove memory, or use engine: SPDK"
+// +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || !has(self.latencyHistograms)",message="latencyHistograms: the kernel's target (engine: Nvmet) counts nothing for each volume; remove latencyHistograms, or use engine: SPDK"
 // +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || !has(self.devices.driver)",message="devices.driver: the kernel's target (engine: Nvmet) uses the kernel's drivers; remove driver, or use engine: SPDK"
 // +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || !has(self.devices.clusterSize)",message="devices.clusterSize: the kernel's target (engine: Nvmet) has files on XFS, which allocates in blocks of 4 KiB; remove clusterSize, or use engine: SPDK"
 // +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || self.transports.all(t, !has(t.placement))",message="transports[].placement: connections of the kernel's target (engine: Nvmet) follow the incoming CPU automatically; remove placement, or use engine: SPDK"
@@ -117,6 +118,12 @@ type NvmfTargetSpec struct {
 	// Tuning of the nodes' kernel and NICs. Default: none, nothing is changed.
 	// +optional
 	Tuning *Tuning `json:"tuning,omitempty"`
+
+	// LatencyHistograms lets the target count how long the I/Os of each volume take that hosts are admitted to, for the
+	// metric weft_agent_replica_operation_duration_seconds. It takes 59 kB of the target pod's memory for each expected
+	// attachment and poll group. SPDK only, from release 26.05 on. Default Disabled.
+	// +optional
+	LatencyHistograms *Switch `json:"latencyHistograms,omitempty"`
 
 	// Security of the connections between hosts and the target. Default: hosts and target authenticate each other where
 	// both nodes can (authentication: Preferred).

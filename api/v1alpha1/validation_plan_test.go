@@ -106,6 +106,7 @@ func planRules() []validation {
 		bounds(nodeSPDK, path+"attachments.expected", spdk+`attachments: {expected: %s}}}}`, 1, 4096),
 		bounds(nodeSPDK, path+"attachments.ioQueues", spdk+`attachments: {ioQueues: %s}}}}`, 1, 127),
 		enum(nodeSPDK, path+"placement", spdk+`placement: %s}}}`, "None", "NAPI", "CPU"),
+		enum(nodeSPDK, path+"latencyHistograms", spdk+`latencyHistograms: %s}}}`, "Enabled", "Disabled"),
 		enum(nodeSPDK, path+"driver", spdk+`driver: %s}}}`, "Kernel", "VFIO", "UIO"),
 		least(node, "spec.plan.nvmet.tcp.idlePollPeriodMicroseconds", `spec: {plan: {nvmet: {tcp: {idlePollPeriodMicroseconds: %s, socketPriority: 0}}}}`, 0),
 		bounds(node, "spec.plan.nvmet.tcp.socketPriority", `spec: {plan: {nvmet: {tcp: {idlePollPeriodMicroseconds: 0, socketPriority: %s}}}}`, 0, 15),

@@ -1491,6 +1491,11 @@ func (in *NvmfTargetSpec) DeepCopyInto(out *NvmfTargetSpec) {
 		*out = new(Tuning)
 		(*in).DeepCopyInto(*out)
 	}
+	if in.LatencyHistograms != nil {
+		in, out := &in.LatencyHistograms, &out.LatencyHistograms
+		*out = new(Switch)
+		**out = **in
+	}
 	if in.Security != nil {
 		in, out := &in.Security, &out.Security
 		*out = new(Security)

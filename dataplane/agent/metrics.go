@@ -180,7 +180,7 @@ func (m *Metrics) setTarget(e engine.Engine, s *decide.Observed) {
 	measured, _ := e.(engine.Measured)
 	if s.Node.Spec.Plan == nil {
 		m.buffers.Reset()
-		m.statistics.use(nil, nil)
+		m.statistics.use(nil, nil, false)
 		m.health.use(nil, nil)
 		return
 	}
@@ -199,6 +199,7 @@ func (m *Metrics) setTarget(e engine.Engine, s *decide.Observed) {
 			m.buffers.WithLabelValues(pool).Set(n)
 		}
 	}
-	m.statistics.use(measured, servedBy(s))
+	spdk := s.Node.Spec.Plan.SPDK
+	m.statistics.use(measured, servedBy(s), spdk != nil && spdk.LatencyHistograms == v1alpha1.SwitchEnabled)
 	m.health.use(measured, drivesOf(s))
 }

@@ -137,7 +137,7 @@ func onKernel(t *testing.T, target engine.Engine, found *v1alpha1.Inventory, obj
 func expectMeasured(t *testing.T, target engine.Measured, drives []v1alpha1.PlannedDrive) {
 	t.Helper()
 	g := NewWithT(t)
-	stats, err := target.Statistics(t.Context(), []engine.ID{id(1)})
+	stats, err := target.Statistics(t.Context(), []engine.ID{id(1)}, false)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(stats.Pools).To(HaveLen(len(drives)))
 	g.Expect(stats.Pools).To(HaveEach(And(HaveField("Write.Bytes", BeNumerically(">", 4096)), HaveField("Write.Seconds", BeNumerically(">", 0)))), "filesystems were made")

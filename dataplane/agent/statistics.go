@@ -42,6 +42,7 @@ type statistics struct {
 	failures *prometheus.CounterVec
 
 	replicaOperations, replicaBytes, replicaSeconds, replicaErrors *prometheus.Desc
+	replicaDuration                                                *prometheus.Desc
 	poolOperations, poolBytes, poolSeconds                         *prometheus.Desc
 	coreSeconds, bufferGets, measured                              *prometheus.Desc
 
@@ -49,6 +50,8 @@ type statistics struct {
 	// target to be asked, nil when there is none, and the replicas that it serves with the values of replicaLabels.
 	target engine.Measured
 	served map[engine.ID][]string
+	// latencies are asked for, too.
+	latencies bool
 	// within makes the context of one look; nil unless the agent runs.
 	within func(time.Duration) (context.Context, context.CancelFunc)
 
@@ -68,6 +71,7 @@ func newStatistics(c clock.PassiveClock, failures *prometheus.CounterVec) *stati
 		replicaBytes:      prometheus.NewDesc("weft_agent_replica_transferred_bytes_total", "Bytes of the I/Os of a served replica, seen from the target.", operationLabels, nil),
 		replicaSeconds:    prometheus.NewDesc("weft_agent_replica_operation_seconds_total", "Time that the I/Os of a served replica took in the target, all added.", operationLabels, nil),
 		replicaErrors:     prometheus.NewDesc("weft_agent_replica_errors_total", "Number of I/Os of a served replica that failed, without those that the host aborted.", replicaLabels, nil),
+		replicaDuration:   prometheus.NewDesc("weft_agent_replica_operation_duration_seconds", "Duration of the I/Os of a served replica in the target, of all kinds.", replicaLabels, nil),
 		poolOperations:    prometheus.NewDesc("weft_agent_pool_operations_total", "Number of I/Os of the device that a pool is on.", poolLabels, nil),
 		poolBytes:         prometheus.NewDesc("weft_agent_pool_transferred_bytes_total", "Bytes of the I/Os of the device that a pool is on.", poolLabels, nil),
 		poolSeconds:       prometheus.NewDesc("weft_agent_pool_operation_seconds_total", "Time that the I/Os of the device that a pool is on took, all added.", poolLabels, nil),
@@ -91,17 +95,18 @@ func (s *statistics) allow(within func(time.Duration) (context.Context, context.
 	s.within = within
 }
 
-// use a target from now on, nil when there is none to be asked, and these replicas of it.
-func (s *statistics) use(target engine.Measured, served map[engine.ID][]string) {
+// use a target from now on, nil when there is none to be asked, and these replicas of it, with their latencies or
+// without.
+func (s *statistics) use(target engine.Measured, served map[engine.ID][]string, latencies bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.target, s.served = target, served
+	s.target, s.served, s.latencies = target, served, latencies
 }
 
 // Describe implements prometheus.Collector.
 func (s *statistics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		s.replicaOperations, s.replicaBytes, s.replicaSeconds, s.replicaErrors, s.poolOperations, s.poolBytes, s.poolSeconds, s.coreSeconds, s.bufferGets, s.measured,
+		s.replicaOperations, s.replicaBytes, s.replicaSeconds, s.replicaErrors, s.replicaDuration, s.poolOperations, s.poolBytes, s.poolSeconds, s.coreSeconds, s.bufferGets, s.measured,
 	} {
 		ch <- d
 	}
@@ -131,6 +136,9 @@ func (s *statistics) Collect(ch chan<- prometheus.Metric) {
 		if is.Errors != nil {
 			count(s.replicaErrors, float64(*is.Errors), labels...)
 		}
+		if latencies, there := stats.Latencies[id]; there {
+			ch <- durations(s.replicaDuration, is, latencies, labels)
+		}
 	}
 	for device, is := range stats.Pools {
 		io(s.poolOperations, s.poolBytes, s.poolSeconds, is.Read, device, "read")
@@ -147,12 +155,21 @@ func (s *statistics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
+// durations of a replica's I/Os. Their sum is what reads and writes took that succeeded: of others it is not known.
+func durations(d *prometheus.Desc, is engine.IO, latencies []uint64, labels []string) prometheus.Metric {
+	buckets := map[float64]uint64{}
+	for i, bound := range engine.LatencyBounds {
+		buckets[bound.Seconds()] = latencies[i]
+	}
+	return prometheus.MustNewConstHistogram(d, latencies[len(engine.LatencyBounds)], is.Read.Seconds+is.Write.Seconds, buckets, labels...)
+}
+
 // ask the target, unless it was asked just now. The time is when it answered; zero: it did not.
 func (s *statistics) ask() (stats engine.Statistics, served map[engine.ID][]string, at time.Time) {
 	s.asking.Lock()
 	defer s.asking.Unlock()
 	s.mu.Lock()
-	target, within := s.target, s.within
+	target, within, latencies := s.target, s.within, s.latencies
 	served = s.served
 	s.mu.Unlock()
 	if target == nil || within == nil {
@@ -163,7 +180,7 @@ func (s *statistics) ask() (stats engine.Statistics, served map[engine.ID][]stri
 	}
 	ctx, cancel := within(statisticsPatience)
 	defer cancel()
-	stats, err := target.Statistics(ctx, slices.Collect(maps.Keys(served)))
+	stats, err := target.Statistics(ctx, slices.Collect(maps.Keys(served)), latencies)
 	if err != nil && !errors.Is(err, context.Canceled) {
 		s.failures.WithLabelValues(methodStatistics).Inc()
 		log.FromContext(ctx).Error(err, "Cannot read the target's statistics")

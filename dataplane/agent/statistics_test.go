@@ -47,13 +47,16 @@ func newCounting() *counting {
 	return &counting{Engine: enginetest.New(), asked: make(chan string), health: make(chan device.Health)}
 }
 
-func (e *counting) Statistics(ctx context.Context, volumes []engine.ID) (engine.Statistics, error) {
+func (e *counting) Statistics(ctx context.Context, volumes []engine.ID, latencies bool) (engine.Statistics, error) {
 	e.looks++
 	if e.err != nil {
 		return engine.Statistics{}, e.err
 	}
 	is := e.stats
 	is.Volumes = map[engine.ID]engine.IO{}
+	if !latencies {
+		is.Latencies = nil
+	}
 	for _, id := range volumes {
 		if io, there := e.stats.Volumes[id]; there {
 			is.Volumes[id] = io
@@ -203,6 +206,49 @@ func TestStatistics(t *testing.T) {
 	metrics.setTarget(nil, down)
 	g.Expect(samples(g, registry, "weft_agent_replica_")).To(BeEmpty())
 	g.Expect(samples(g, registry, "weft_agent_target_up")).To(BeEmpty())
+}
+
+// A plan that asks for it has histograms of the I/Os' durations.
+func TestLatencyHistograms(t *testing.T) {
+	g := NewWithT(t)
+	registry, metrics, clock := measuredAgent(g)
+	metrics.statistics.allow(func(d time.Duration) (context.Context, context.CancelFunc) {
+		return context.WithTimeout(t.Context(), d)
+	})
+	counts := make([]uint64, len(engine.LatencyBounds)+1)
+	for i := range counts {
+		counts[i] = uint64(10 * i)
+	}
+	target := newCounting()
+	target.stats.Volumes = map[engine.ID]engine.IO{id(1): {Read: engine.Operations{Seconds: 2}, Write: engine.Operations{Seconds: 3}}}
+	target.stats.Latencies = map[engine.ID][]uint64{id(1): counts}
+	s := observedWith()
+	s.Node.Spec.Plan.SPDK = &v1alpha1.SPDKPlan{}
+	shown := func() []*dto.Metric {
+		metrics.setTarget(target, s)
+		clock.Step(statisticsFresh)
+		families, err := registry.Gather()
+		g.Expect(err).NotTo(HaveOccurred())
+		for _, f := range families {
+			if f.GetName() == "weft_agent_replica_operation_duration_seconds" {
+				return f.GetMetric()
+			}
+		}
+		return nil
+	}
+	g.Expect(shown()).To(BeEmpty())
+	s.Node.Spec.Plan.SPDK.LatencyHistograms = v1alpha1.SwitchEnabled
+	all := shown()
+	g.Expect(all).To(HaveLen(1))
+	h := all[0].GetHistogram()
+	g.Expect(h.GetSampleCount()).To(BeEquivalentTo(170))
+	g.Expect(h.GetSampleSum()).To(Equal(5.0))
+	g.Expect(h.GetBucket()).To(HaveLen(17))
+	g.Expect(h.GetBucket()[0].GetUpperBound()).To(Equal(10e-6))
+	g.Expect(h.GetBucket()[1].GetCumulativeCount()).To(BeEquivalentTo(10))
+	g.Expect(h.GetBucket()[16].GetUpperBound()).To(Equal(2.0))
+	s.Node.Spec.Plan.SPDK.LatencyHistograms = v1alpha1.SwitchDisabled
+	g.Expect(shown()).To(BeEmpty())
 }
 
 // served as kubectl weft top reads it in its tests.

@@ -127,6 +127,9 @@ func checkChoices(t *testing.T, plan *v1alpha1.Plan) {
 	if p.PollGroupMask != "" {
 		want["pollGroupMask"] = p.PollGroupMask
 	}
+	if p.LatencyHistograms != "" {
+		want["latencyHistograms"] = string(p.LatencyHistograms)
+	}
 	if p.Placement != "" {
 		want["placement"] = string(p.Placement)
 	}

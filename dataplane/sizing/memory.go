@@ -92,6 +92,7 @@ type load struct {
 	podDrives             int64 // ordinary memory of the pool, in bytes
 	socketBytes           int64 // of a TCP connection, both ways
 	receivePipe           bool  // of each TCP connection
+	histograms            bool  // of each attachment, on each poll group
 }
 
 // queuePairs of a transport, admin ones too.

@@ -23,6 +23,8 @@ const (
 	// podVolumeGroup: each poll group has a channel to each volume (0.9 kB), and an entry for each namespace that a
 	// subsystem has room for (0.4 kB): of one, which is all that the engine asks for.
 	podVolumeGroup = 1_500
+	// podHistogram of a volume on a poll group: 58 x 128 counts of 8 bytes, and what the allocator adds.
+	podHistogram = 59_500
 	// podClusterBytes: the map of a volume takes 16 bytes for each cluster of 1 MiB of its size, written or not (16.4
 	// MB for 1 TiB).
 	podClusterBytes = 16
@@ -48,6 +50,10 @@ func podMemory(l load) []line {
 		reckoned("pod: volumes", l.volumes*(podVolume+l.pollGroups*podVolumeGroup),
 			"%d x (%d + %d poll groups x %d)", l.volumes, podVolume, l.pollGroups, podVolumeGroup),
 		reckoned(podDrivesUse, l.podDrives, "%d bytes for each MiB of %d times the pool", podClusterBytes, podMapped))
+	if l.histograms {
+		lines = append(lines, reckoned("pod: latency histograms", l.attachments*l.pollGroups*podHistogram,
+			"%d attachments x %d poll groups x %d", l.attachments, l.pollGroups, podHistogram))
+	}
 	for _, t := range l.transports {
 		pairs := l.queuePairs(t)
 		if t.kind == v1alpha1.TransportTCP {

@@ -54,6 +54,7 @@ func planSPDK(node Node, spec v1alpha1.NvmfTargetSpec) (*v1alpha1.Plan, []Reason
 		reasons = append(reasons, *invalid)
 	}
 	reasons = append(reasons, planMode(spec, p, &words)...)
+	reasons = append(reasons, planHistograms(spec, p, &words)...)
 	attachments, ioQueues, invalid := attachmentsOf(spec.Attachments)
 	if invalid != nil {
 		reasons = append(reasons, *invalid)
@@ -77,6 +78,7 @@ func planSPDK(node Node, spec v1alpha1.NvmfTargetSpec) (*v1alpha1.Plan, []Reason
 		transports: transports, devices: max(int64(len(node.Inventory.RDMADevices)), 1),
 		stores: max(int64(len(pool.drives)), 1), clusterBytes: largestCluster(node, pool.clusterBytes), ownDriver: ownDriver(spec), podDrives: podDrives(node, pool),
 		socketBytes: grantedBuffers(spec.Sockets), receivePipe: p.Sockets != nil && p.Sockets.ReceivePipe == v1alpha1.SwitchEnabled,
+		histograms: p.LatencyHistograms == v1alpha1.SwitchEnabled,
 	}
 	s := sizer{node: node, spec: spec, topology: cpus, cores: cores, model: modelFor(spec), limits: rdmaLimitsOf(node.Inventory)}
 	s.pacing = pacingOf(onLinks, lastLevelCache(node.Inventory, cores.cores), pool.nvmeOnly(node.Inventory), transports)
@@ -269,6 +271,19 @@ func explainBdevIOPool(l load, why *explanation) {
 		because = fmt.Sprintf("twice the %d that the threads keep", l.bdevIOCaches())
 	}
 	why.computed("bdevIOPoolSize", value, fmt.Sprintf("%s; SPDK's default is %d", because, defaultBdevIOPool))
+}
+
+// planHistograms of how long I/Os take.
+func planHistograms(spec v1alpha1.NvmfTargetSpec, p *v1alpha1.SPDKPlan, why *explanation) []Reason {
+	if spec.LatencyHistograms == nil {
+		return nil
+	}
+	if !isSwitch(*spec.LatencyHistograms) {
+		return []Reason{reasonf(v1alpha1.ReasonInvalidSetting, "latencyHistograms is %q; use Enabled or Disabled", *spec.LatencyHistograms)}
+	}
+	p.LatencyHistograms = *spec.LatencyHistograms
+	why.given("latencyHistograms", string(p.LatencyHistograms), "when enabled, the target counts how long the I/Os of each attached volume take")
+	return nil
 }
 
 // planMode maps cores.mode to the scheduler's knobs.

@@ -322,6 +322,34 @@ func TestPlanOfSPDKSizesMemory(t *testing.T) {
 	}
 }
 
+func TestPlanOfSPDKHasMemoryForHistograms(t *testing.T) {
+	histograms := func(s v1alpha1.Switch) edit {
+		return func(spec *v1alpha1.NvmfTargetSpec) { spec.LatencyHistograms = &s }
+	}
+	without, with := planned(t, bigServer(), spdk()), planned(t, bigServer(), spdk(histograms(v1alpha1.SwitchEnabled)))
+	if with.SPDK.LatencyHistograms != v1alpha1.SwitchEnabled || without.SPDK.LatencyHistograms != "" {
+		t.Errorf("histograms are %q, and %q where they are not asked for", with.SPDK.LatencyHistograms, without.SPDK.LatencyHistograms)
+	}
+	if c := choice(t, with, "latencyHistograms"); c.Source != v1alpha1.SourceGiven || c.Value != "Enabled" {
+		t.Errorf("the choice: %+v", c)
+	}
+	if with.SPDK.CoreMask != "0xff0000" || with.SPDK.PollGroupMask != "" {
+		t.Fatalf("poll groups are %q of %s", with.SPDK.PollGroupMask, with.SPDK.CoreMask)
+	}
+	const want = v1alpha1.DefaultAttachments * 8 * 59_500
+	if got := memoryOf(t, with, "pod: latency histograms"); got != want {
+		t.Errorf("histograms take %d bytes, want %d", got, want)
+	}
+	if more := with.SPDK.PodMemoryBytes - without.SPDK.PodMemoryBytes; more < want {
+		t.Errorf("the pod has %d bytes more, want %d", more, want)
+	}
+	off := planned(t, bigServer(), spdk(histograms(v1alpha1.SwitchDisabled)))
+	if off.SPDK.PodMemoryBytes != without.SPDK.PodMemoryBytes {
+		t.Errorf("a pod without histograms has %d bytes, want %d", off.SPDK.PodMemoryBytes, without.SPDK.PodMemoryBytes)
+	}
+	refused(t, bigServer(), spdk(histograms("On")), []refusal{{v1alpha1.ReasonInvalidSetting, []string{`latencyHistograms is "On"; use Enabled or Disabled`}}})
+}
+
 func TestPlanOfSPDKCountsHugepages(t *testing.T) {
 	need := planned(t, bigServer(), spdk()).SPDK.MemoryBytes / page2Mi
 	free := func(on0, on1 int64) func(*sizing.Node) {

@@ -33,7 +33,7 @@ var topics = []struct {
 		"These fields set what a target gets from its node, and how it talks to hosts. Leave them out unless a plan or a measurement gives you\n" +
 			"a reason: weft computes what is missing. [How weft sizes a target](../tuning.md) explains each choice. All other fields are in\n" +
 			"[Fields of an NvmfTarget](nvmftarget.md).\n",
-		[]string{"buffers", "cores", "memory", "sockets", "transports"}},
+		[]string{"attachments", "buffers", "cores", "memory", "sockets", "transports"}},
 	{"nvmftarget-tuning.md", "Tuning fields of an NvmfTarget",
 		"These fields set the kernel and the NICs of a target's nodes. [Tune a node](../node-tuning.md) explains how to use them. All other fields\n" +
 			"are in [Fields of an NvmfTarget](nvmftarget.md).\n",

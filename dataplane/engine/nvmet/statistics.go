@@ -23,7 +23,7 @@ var _ engine.Measured = (*Engine)(nil)
 // a file: the log of its reads and writes that a host may ask for stays at zero (nvmet_get_smart_log_nsid in
 // drivers/nvme/target/admin-cmd.c, Linux 6.12), and nvmet's folder in debugfs has controllers only. What hosts do with
 // a volume is counted on them alone.
-func (e *Engine) Statistics(ctx context.Context, _ []engine.ID) (engine.Statistics, error) {
+func (e *Engine) Statistics(ctx context.Context, _ []engine.ID, _ bool) (engine.Statistics, error) {
 	pools, err := e.mountedPools()
 	if err != nil {
 		return engine.Statistics{}, err

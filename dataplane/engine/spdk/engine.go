@@ -47,9 +47,10 @@ type Engine struct {
 	mu     sync.Mutex
 	client *spdkrpc.Client
 	// observer calls what no other call may have to wait for; observed is what the last Gather found for it.
-	observer *spdkrpc.Client
-	observed atomic.Pointer[observed]
-	config   Config
+	observer   *spdkrpc.Client
+	observed   atomic.Pointer[observed]
+	histograms histograms
+	config     Config
 	// life is what was read of the target. Guarded by mu.
 	life life
 	// clearings of pools, by their devices: each is a *clearing.

@@ -257,7 +257,15 @@ func (e *Engine) Settings(ctx context.Context, plan v1alpha1.Plan) ([]v1alpha1.E
 		decided = want.named()
 	}
 	var report []v1alpha1.EngineSetting
-	for name, value := range is.named() {
+	now := is.named()
+	if plan.SPDK != nil && plan.SPDK.LatencyHistograms == v1alpha1.SwitchEnabled {
+		// They are turned on with each volume that hosts are admitted to, while somebody reads the metrics.
+		decided[latencyHistograms], now[latencyHistograms] = on, on
+		if speaks.noBorders {
+			now[latencyHistograms] = off
+		}
+	}
+	for name, value := range now {
 		setting := v1alpha1.EngineSetting{Setting: name, Value: value}
 		if p, ok := decided[name]; ok && p != value {
 			setting.Planned = p

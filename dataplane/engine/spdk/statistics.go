@@ -61,7 +61,7 @@ func (st *store) observed(speaks dialect) *observed {
 
 // Statistics implements engine.Measured, on a connection of its own. Beside the rest it takes some 0.1 milliseconds of
 // the target for each volume (BenchmarkStatistics).
-func (e *Engine) Statistics(ctx context.Context, volumes []engine.ID) (engine.Statistics, error) {
+func (e *Engine) Statistics(ctx context.Context, volumes []engine.ID, latencies bool) (engine.Statistics, error) {
 	o := e.observed.Load()
 	if o == nil {
 		return engine.Statistics{}, fmt.Errorf("%w: it was not looked at yet", engine.ErrUnavailable)
@@ -87,7 +87,11 @@ func (e *Engine) Statistics(ctx context.Context, volumes []engine.ID) (engine.St
 	if err := errors.Join(err, buffersErr, coresErr); err != nil {
 		return engine.Statistics{}, mapError(err)
 	}
-	stats := engine.Statistics{Pools: map[string]engine.IO{}, Volumes: map[engine.ID]engine.IO{}, Cores: coreTimes(cores)}
+	took, err := e.histograms.read(ctx, conn, o, volumes, latencies)
+	if err != nil {
+		return engine.Statistics{}, mapError(err)
+	}
+	stats := engine.Statistics{Pools: map[string]engine.IO{}, Volumes: map[engine.ID]engine.IO{}, Latencies: took, Cores: coreTimes(cores)}
 	for _, m := range buffers {
 		stats.Buffers = append(stats.Buffers, engine.BufferGets{Module: m.Module, Small: m.Small.Cache + m.Small.Main, Large: m.Large.Cache + m.Large.Main})
 	}

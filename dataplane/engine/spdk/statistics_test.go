@@ -28,7 +28,7 @@ func TestStatistics(t *testing.T) {
 	for range 70 { // more than are asked for at once
 		ids = append(ids, r.create(engine.Source{}, 4*engine.SizeUnit))
 	}
-	_, err := r.machine.engine(t).Statistics(r.ctx, ids)
+	_, err := r.machine.engine(t).Statistics(r.ctx, ids, false)
 	r.Expect(err).To(MatchError(engine.ErrUnavailable), "a process that has not looked at the target knows none of them")
 	before := r.statistics(ids...)
 	r.Expect(before.Volumes).To(HaveLen(len(ids)))
@@ -54,16 +54,16 @@ func TestStatistics(t *testing.T) {
 	other := r.machine.engine(t) // of another process, so that this one does not know
 	r.done(other.DeleteVolumes(r.ctx, []engine.ID{gone}))
 	check(t, enginetest.Clear(r.ctx, other))
-	after, err := r.engine.Statistics(r.ctx, append(ids, newID()))
+	after, err := r.engine.Statistics(r.ctx, append(ids, newID()), false)
 	check(t, err)
 	r.Expect(after.Volumes).To(HaveLen(len(ids) - 1))
 	r.Expect(after.Volumes).To(And(HaveKeyWithValue(busy, is), Not(HaveKey(gone))))
 
 	fake.Inject(spdktest.Fault{Method: "bdev_get_iostat", Error: &spdktest.AnswerError{Code: -12, Message: "Cannot allocate memory"}})
-	_, err = r.engine.Statistics(r.ctx, ids)
+	_, err = r.engine.Statistics(r.ctx, ids, false)
 	r.Expect(err).To(MatchError(engine.ErrBusy), "no statistics are not taken for none")
 	fake.Kill()
-	_, err = r.engine.Statistics(r.ctx, ids)
+	_, err = r.engine.Statistics(r.ctx, ids, false)
 	r.Expect(err).To(MatchError(engine.ErrUnavailable))
 }
 
@@ -94,7 +94,7 @@ func TestStatisticsWaitForNothing(t *testing.T) {
 		ended <- errors.Join(r.engine.CreateVolumes(ctx, []engine.VolumeSpec{{ID: newID(), Pool: r.device.ID, SizeBytes: engine.SizeUnit}})...)
 	}()
 	<-called
-	stats, err := r.engine.Statistics(r.ctx, []engine.ID{id})
+	stats, err := r.engine.Statistics(r.ctx, []engine.ID{id}, false)
 	check(t, err)
 	r.Expect(stats.Volumes).To(HaveKey(id))
 	cancel()
@@ -105,7 +105,7 @@ func TestStatisticsWaitForNothing(t *testing.T) {
 func (r *rig) statistics(ids ...engine.ID) engine.Statistics {
 	r.t.Helper()
 	r.state()
-	stats, err := r.engine.Statistics(r.ctx, ids)
+	stats, err := r.engine.Statistics(r.ctx, ids, false)
 	check(r.t, err)
 	return stats
 }
@@ -149,7 +149,7 @@ func TestDriveHealth(t *testing.T) {
 		_, err := e.DriveHealth(t.Context(), drive.WWID())
 		waits <- err
 	}()
-	_, err = e.Statistics(t.Context(), nil)
+	_, err = e.Statistics(t.Context(), nil, false)
 	check(t, err)
 	m.target.Kill()
 	g.Expect(<-waits).To(MatchError(engine.ErrUnavailable), "the target's end is the end of the wait")
@@ -164,7 +164,7 @@ func BenchmarkStatistics(b *testing.B) {
 	_, err := x.engine.Gather(x.ctx)
 	check(b, err)
 	for b.Loop() {
-		stats, err := x.engine.Statistics(x.ctx, t.ids)
+		stats, err := x.engine.Statistics(x.ctx, t.ids, false)
 		check(b, err)
 		if len(stats.Volumes) != many {
 			b.Fatalf("%d volumes", len(stats.Volumes))

@@ -53,6 +53,7 @@ const (
 	setSockets    = "sock_impl_set_options"
 	setTransport  = "nvmf_create_transport"
 	setScheduler  = "framework_set_scheduler"
+	setHistogram  = "bdev_enable_histogram"
 )
 
 const (
@@ -62,6 +63,8 @@ const (
 	off  = string(v1alpha1.SwitchDisabled)
 	on   = string(v1alpha1.SwitchEnabled)
 	none = "none"
+
+	latencyHistograms = "latencyHistograms"
 )
 
 var (

@@ -25,6 +25,7 @@ var elsewhere = map[string]string{
 	"memoryBytes":       "the pod's, and a flag of nvmf_tgt; it cannot be asked for",
 	"podMemoryBytes":    "the pod's",
 	"driver":            "of drives",
+	"latencyHistograms": "of statistics, which turn them on and off",
 	"transports[].type": "says which transport it is",
 
 	"authentication.mode": "the CSI controller's",

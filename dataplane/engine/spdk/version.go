@@ -43,13 +43,15 @@ type dialect struct {
 	nowait bool
 	// oneIostat: bdev_get_iostat takes the name of one bdev, not several.
 	oneIostat bool
+	// noBorders: nothing tells how long I/Os took but a histogram of some thousand numbers.
+	noBorders bool
 }
 
 // dialects, the latest first. A newer release is taken for the latest one, and what it makes of it is read back.
 var dialects = []dialect{
 	{since: release{26, 5}},
-	{since: release{26, 1}, oneCache: true, discardKiB: true, hostsLinger: true},
-	{since: release{25, 5}, oneCache: true, discardKiB: true, hostsLinger: true, cannotMask: true, rdmaPolls: true, hugepagesOnly: true, nowait: true, oneIostat: true},
+	{since: release{26, 1}, oneCache: true, discardKiB: true, hostsLinger: true, noBorders: true},
+	{since: release{25, 5}, oneCache: true, discardKiB: true, hostsLinger: true, cannotMask: true, rdmaPolls: true, hugepagesOnly: true, nowait: true, oneIostat: true, noBorders: true},
 }
 
 // dialectOf a target. Of an older one nobody has seen what it makes of weft's settings: it is refused.

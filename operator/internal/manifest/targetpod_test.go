@@ -144,6 +144,7 @@ func TestWhatMakesATargetPodOutdated(t *testing.T) {
 		"balancing":             {spdk(func(p *v1alpha1.SPDKPlan) { p.Mode, p.Scheduler, p.Balance = v1alpha1.CoresStatic, nil, true }), false},
 		"memory":                {spdk(func(p *v1alpha1.SPDKPlan) { p.MemoryBytes *= 2 }), true},
 		"the pod's memory":      {spdk(func(p *v1alpha1.SPDKPlan) { p.PodMemoryBytes *= 2 }), true},
+		"latency histograms":    {spdk(func(p *v1alpha1.SPDKPlan) { p.LatencyHistograms = v1alpha1.SwitchEnabled }), true},
 		"page size":             {spdk(func(p *v1alpha1.SPDKPlan) { p.Hugepages = v1alpha1.Hugepages1Gi }), true},
 		"buffers":               {spdk(func(p *v1alpha1.SPDKPlan) { p.LargeBuffers++ }), true},
 		"descriptors":           {spdk(func(p *v1alpha1.SPDKPlan) { p.BdevIOPoolSize++ }), true},
