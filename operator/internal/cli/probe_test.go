@@ -174,7 +174,7 @@ func TestProbePods(t *testing.T) {
 	r.created[0].ResourceVersion, r.created[0].Name, r.created[0].Namespace, r.created[0].Labels = "", "", "", nil
 	text, err := yaml.Marshal(r.created[0])
 	r.do(err)
-	golden(t, "probe-pod.yaml", string(text))
+	golden(t, "probe-pod.txt", string(text))
 	for i, node := range []string{"n1", "n2", "n3"} {
 		if r.created[i].Spec.NodeName != node {
 			t.Errorf("pod %d is for node %s", i, r.created[i].Spec.NodeName)
