@@ -21,7 +21,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -131,14 +130,19 @@ func sweep(t testing.TB) {
 		if err := api.List(t.Context(), list); err != nil {
 			t.Fatal(err)
 		}
-		if err := meta.EachListItem(list, func(o runtime.Object) error {
+		items, err := meta.ExtractList(list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range items {
 			obj := o.(client.Object)
 			if len(obj.GetFinalizers()) == 0 {
-				return nil
+				continue
 			}
-			return client.IgnoreNotFound(api.Patch(t.Context(), obj, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))
-		}); err != nil {
-			t.Fatal(err)
+			unheld := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
+			if err := client.IgnoreNotFound(api.Patch(t.Context(), obj, unheld)); err != nil {
+				t.Fatal(err)
+			}
 		}
 		if err := api.DeleteAllOf(t.Context(), kind); err != nil {
 			t.Fatal(err)
