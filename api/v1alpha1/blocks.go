@@ -9,8 +9,8 @@ import "net/url"
 const (
 	// AgentAudience of the tokens that agents accept.
 	AgentAudience = "weft-agent"
-	// BlocksPattern of the URLs, as net/http has patterns. BlocksBase and BlocksFrom are parameters of a query: the name
-	// of the NvmfSnapshot to compare with, and the first byte of interest.
+	// BlocksPattern of the URLs, as net/http has patterns. BlocksBase and BlocksFrom are parameters of a query: the
+	// name of the NvmfSnapshot to compare with, and the first byte of interest.
 	BlocksPattern = "GET /snapshots/{" + BlocksSnapshot + "}/blocks"
 	// BlocksSnapshot is the name of the NvmfSnapshot in the pattern.
 	BlocksSnapshot = "snapshot"

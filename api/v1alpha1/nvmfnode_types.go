@@ -416,8 +416,8 @@ type NvmfNodeStatus struct {
 	// +kubebuilder:validation:MaxLength=62
 	// +optional
 	PublicKey string `json:"publicKey,omitempty"`
-	// SnapshotMetadata is where the agent lists the blocks of snapshots for the CSI controller. Absent: nowhere, because
-	// snapshotMetadata.enabled of the chart is false.
+	// SnapshotMetadata is where the agent lists the blocks of snapshots for the CSI controller. Absent: nowhere,
+	// because snapshotMetadata.enabled of the chart is false.
 	// +optional
 	SnapshotMetadata *SnapshotMetadataServer `json:"snapshotMetadata,omitempty"`
 	// Inventory of the node's hardware and kernel.

@@ -483,7 +483,7 @@ func TestCreateSurvivesARestart(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range count {
 		wg.Go(func() {
-			_, err := s.CreateVolume(ctx, createRequest(st, own(t, fmt.Sprint(i)), gi))
+			_, err := s.CreateVolume(ctx, createRequest(st, own(t, fmt.Sprint(i)), gi)) //nolint:contextcheck // what was left is swept away with the test's context
 			if err == nil {
 				t.Error("created by nobody")
 			}
@@ -562,7 +562,7 @@ func TestCreateWithoutADeadlineEndsWithTheCaller(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		_, err := s.CreateVolume(ctx, createRequest(st, own(t, "v"), gi))
+		_, err := s.CreateVolume(ctx, createRequest(st, own(t, "v"), gi)) //nolint:contextcheck // what was left is swept away with the test's context
 		done <- err
 	}()
 	NewWithT(t).Eventually(func() *v1alpha1.NvmfVolume { return volume(t, own(t, "v")) }).WithTimeout(enough).ShouldNot(BeNil())

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -28,11 +29,13 @@ import (
 const (
 	// mostBlocks of one message: gRPC's clients take 4 MiB, and a range has at most 22 bytes.
 	mostBlocks = 10_000
-	// headerTimeout is how long an agent may take until it begins to answer.
-	headerTimeout = time.Minute
+	// connectTimeout is how long an agent may take until it can be asked, and answerTimeout until it has found
+	// something, which may be the last of millions of extents.
+	connectTimeout, answerTimeout = 10 * time.Second, 10 * time.Minute
 )
 
-// SnapshotMetadata is CSI's service of that name: it has the agents of storage nodes list the blocks of their snapshots.
+// SnapshotMetadata is CSI's service of that name: it has the agents of storage nodes list the blocks of their
+// snapshots.
 type SnapshotMetadata struct {
 	csi.UnimplementedSnapshotMetadataServer
 
@@ -170,7 +173,8 @@ func (m *SnapshotMetadata) ask(ctx context.Context, snap *v1alpha1.NvmfSnapshot,
 // token. It follows no redirect, and uses no proxy.
 func pinned(publicKeySHA256 string) http.RoundTripper {
 	return &http.Transport{
-		DisableKeepAlives: true, TLSHandshakeTimeout: headerTimeout, ResponseHeaderTimeout: headerTimeout,
+		DialContext:       (&net.Dialer{Timeout: connectTimeout}).DialContext,
+		DisableKeepAlives: true, TLSHandshakeTimeout: connectTimeout, ResponseHeaderTimeout: answerTimeout,
 		TLSClientConfig: &tls.Config{
 			MinVersion:         tls.VersionTLS13,
 			InsecureSkipVerify: true, //nolint:gosec // the key is compared instead

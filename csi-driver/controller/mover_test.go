@@ -256,7 +256,7 @@ func TestPublishDisplacesAMover(t *testing.T) {
 			host := newMoverHost(t, "mover")
 			m.copying()
 			err := inVain(t, func(ctx context.Context) error {
-				_, err := m.service().CreateSnapshot(ctx, &csi.CreateSnapshotRequest{Name: own(t, "snap"), SourceVolumeId: m.id})
+				_, err := m.service().CreateSnapshot(ctx, &csi.CreateSnapshotRequest{Name: own(t, "snap"), SourceVolumeId: m.id}) //nolint:contextcheck // what was left is swept away with the test's context
 				return err
 			})
 			NewWithT(t).Expect(err).To(HaveOccurred())

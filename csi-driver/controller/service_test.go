@@ -238,7 +238,7 @@ func TestExplanationsArriveBeforeTheDeadline(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	err = inVain(t, func(ctx context.Context) error {
-		_, err := csi.NewControllerClient(conn).CreateVolume(ctx, createRequest(st, own(t, "v"), gi))
+		_, err := csi.NewControllerClient(conn).CreateVolume(ctx, createRequest(st, own(t, "v"), gi)) //nolint:contextcheck // what was left is swept away with the test's context
 		return err
 	})
 	expectError(t, err, codes.Unavailable, st.nodes[0])

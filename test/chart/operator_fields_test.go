@@ -5,6 +5,7 @@ package chart_test
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -55,6 +56,7 @@ func testTheOperatorWritesItsFieldsAlone(ctx context.Context, t *testing.T, conf
 	try(t, []attempt{
 		{"its conditions of a node", "", status(node, `{"status":{"conditions":[%s,%s]}}`, ready, alive)},
 		{"a node's key, as its own", conditions, status(node, `{"status":{"publicKey":%q}}`, aPublicKey[:len(aPublicKey)-1]+"p")},
+		{"where a node is asked for blocks", conditions, status(node, `{"status":{"snapshotMetadata":{"address":"192.0.2.1:1","publicKeySHA256":%q}}}`, strings.Repeat("0", 64))},
 		{"a node's key, away", conditions, status(node, `{"status":{"publicKey":null}}`)},
 		{"a node's condition", conditions, status(node, `{"status":{"conditions":[%s]}}`, alive)},
 		{"what a node serves", conditions, status(node, `{"status":{"portals":[{"transport":"TCP","address":"192.0.2.9","port":4420}]}}`)},

@@ -349,7 +349,7 @@ func TestNothingListensBeyondWhatItMust(t *testing.T) {
 					if m == nil || strings.HasPrefix(m[2], "unix://") || strings.HasPrefix(arg, "--csi-address=/") {
 						continue
 					}
-					if strings.HasPrefix(arg, "--metrics-bind-address=") {
+					if strings.HasPrefix(arg, "--metrics-bind-address=") || strings.HasPrefix(arg, "--snapshot-metadata-bind-address=[$(NODE_ADDRESS)]:") {
 						continue // asked for, and over HTTPS to whom the API server allows it
 					}
 					// In a pod's own network the kubelet reaches a probe by the pod's address only.

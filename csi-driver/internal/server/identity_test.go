@@ -27,6 +27,12 @@ func TestIdentity(t *testing.T) {
 	g.Expect(caps.GetCapabilities()[1].GetService().GetType()).To(Equal(csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS))
 	g.Expect(caps.GetCapabilities()[2].GetVolumeExpansion().GetType()).To(Equal(csi.PluginCapability_VolumeExpansion_ONLINE))
 
+	s.SnapshotMetadata = true
+	caps, err = s.GetPluginCapabilities(t.Context(), &csi.GetPluginCapabilitiesRequest{})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(caps.GetCapabilities()).To(HaveLen(4))
+	g.Expect(caps.GetCapabilities()[3].GetService().GetType()).To(Equal(csi.PluginCapability_Service_SNAPSHOT_METADATA_SERVICE))
+
 	for _, ready = range []bool{false, true} {
 		probe, err := s.Probe(t.Context(), &csi.ProbeRequest{})
 		g.Expect(err).NotTo(HaveOccurred())

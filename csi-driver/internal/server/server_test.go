@@ -68,6 +68,11 @@ func TestListenReplacesAStaleSocket(t *testing.T) {
 
 type fake struct {
 	csi.UnimplementedNodeServer
+	csi.UnimplementedSnapshotMetadataServer
+}
+
+func (fake) GetMetadataAllocated(*csi.GetMetadataAllocatedRequest, csi.SnapshotMetadata_GetMetadataAllocatedServer) error {
+	panic("in a stream")
 }
 
 func (fake) NodeStageVolume(context.Context, *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
@@ -89,7 +94,10 @@ func TestServeLogsFailuresWithoutSecretsAndSurvivesPanics(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	done := make(chan error, 1)
 	go func() {
-		done <- server.Serve(ctx, listener, func(r grpc.ServiceRegistrar) { csi.RegisterNodeServer(r, fake{}) }, calls.Intercept)
+		done <- server.Serve(ctx, listener, func(r grpc.ServiceRegistrar) {
+			csi.RegisterNodeServer(r, fake{})
+			csi.RegisterSnapshotMetadataServer(r, fake{})
+		}, calls.Intercept)
 	}()
 	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	g.Expect(err).NotTo(HaveOccurred())
@@ -100,6 +108,10 @@ func TestServeLogsFailuresWithoutSecretsAndSurvivesPanics(t *testing.T) {
 	_, err = client.NodeGetInfo(t.Context(), &csi.NodeGetInfoRequest{})
 	g.Expect(status.Code(err)).To(Equal(codes.Internal))
 	g.Expect(err.Error()).NotTo(ContainSubstring("disco"))
+	stream, err := csi.NewSnapshotMetadataClient(conn).GetMetadataAllocated(t.Context(), &csi.GetMetadataAllocatedRequest{})
+	g.Expect(err).NotTo(HaveOccurred())
+	_, err = stream.Recv()
+	g.Expect(status.Code(err)).To(Equal(codes.Internal))
 	// What is counted is what callers got, also of a call that panicked.
 	g.Expect(nodetest.Series(calls)).To(Equal(map[string]float64{
 		`weft_csi_call_seconds{code="Unavailable",method="NodeStageVolume"}`: 1, `weft_csi_calls_in_flight{method="NodeStageVolume"}`: 0,
@@ -118,7 +130,7 @@ func TestServeLogsFailuresWithoutSecretsAndSurvivesPanics(t *testing.T) {
 	g.Expect(all.String()).To(ContainSubstring("nothing listens"))
 	g.Expect(all.String()).To(ContainSubstring("stripped"))
 	g.Expect(all.String()).NotTo(ContainSubstring("hunter2"))
-	g.Expect(all.String()).To(ContainSubstring("disco"))
+	g.Expect(all.String()).To(And(ContainSubstring("disco"), ContainSubstring("in a stream")))
 	_, err = os.Stat(path)
 	g.Expect(err).To(MatchError(os.ErrNotExist))
 }

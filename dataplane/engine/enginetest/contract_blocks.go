@@ -72,8 +72,8 @@ func listsBlocks(s *suite) {
 	})
 }
 
-// rebuildsFromBlocks writes at random, and makes each snapshot of the one before and the blocks that are listed. What it
-// makes is what hosts see of the snapshot.
+// rebuildsFromBlocks writes at random, and makes each snapshot of the one before and the blocks that are listed. What
+// it makes is what hosts see of the snapshot.
 func rebuildsFromBlocks(s *suite) {
 	if s.Traits().NoBlockLists {
 		return
@@ -89,8 +89,8 @@ func rebuildsFromBlocks(s *suite) {
 		copied := make([]byte, total*BlockBytes)
 		of := engine.Blocks{Pool: h.device.ID, Within: engine.Range{Bytes: int64(len(copied))}}
 		for round := range 6 {
-			for n := range rand.IntN(40) {
-				h.write(h.ns, rand.Int64N(total), fmt.Sprintf("%d.%d", round, n))
+			for n := range rand.N(40) { //nolint:gosec // it is no secret
+				h.write(h.ns, rand.N[int64](total), fmt.Sprintf("%d.%d", round, n))
 			}
 			of.Snapshot = h.snap(h.id)
 			h.use(h.clone(engine.Source{Snapshot: of.Snapshot}, 64*mib), func(ns Namespace) {

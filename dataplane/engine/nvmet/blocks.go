@@ -126,6 +126,14 @@ func (x extent) place() int64 {
 	}
 }
 
+// placeAt an offset in the piece.
+func (p piece) placeAt(at int64) int64 {
+	if p.place < 0 {
+		return p.place
+	}
+	return p.place + at - p.Offset
+}
+
 // pieces that a range of a file consists of.
 func pieces(ctx context.Context, list lister, within engine.Range) iter.Seq2[piece, error] {
 	return func(yield func(piece, error) bool) {
@@ -175,10 +183,8 @@ func differences(snapshot, base iter.Seq2[piece, error], found func(engine.Range
 				}
 			}
 			to := min(is.End(), other.End())
-			same := is.place == other.place && is.place == nowhere ||
-				is.place >= 0 && other.place >= 0 && is.place+at-is.Offset == other.place+at-other.Offset
 			switch {
-			case same:
+			case is.placeAt(at) == other.placeAt(at) && is.place != anywhere:
 			case differs.End() == at:
 				differs.Bytes += to - at
 			default:

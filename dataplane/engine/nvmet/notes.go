@@ -84,8 +84,8 @@ func (e *Engine) ReadNotes(ctx context.Context, notes []engine.Note) []error {
 	})
 }
 
-// openFile of a pool to read it. A drive can come from anywhere: what is no file is damaged, and opening it must not wait, as
-// that of a FIFO does.
+// openFile of a pool to read it. A drive can come from anywhere: what is no file is damaged, and opening it must not
+// wait, as that of a FIFO does.
 func openFile(pool *os.Root, name string) (*os.File, error) {
 	check := func(is fs.FileInfo, err error) error {
 		if err == nil && !is.Mode().IsRegular() {

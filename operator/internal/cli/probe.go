@@ -232,7 +232,7 @@ func (p *prober) start(ctx context.Context, n *corev1.Node) (why string) {
 }
 
 // pod that takes the inventory of a node. It is bound to the node without the scheduler, so that it runs where no other
-// pods may; it has no rights, and sees of the node its network, what every pod sees in /sys and /proc, and /lib/modules.
+// pods may. It has no rights, and sees of the node its network, what all pods see in /sys and /proc, and /lib/modules.
 func (p *prober) pod(node string) *corev1.Pod {
 	modules := corev1.HostPathDirectory
 	small := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("32Mi")}

@@ -84,7 +84,7 @@ func newProbeRig(t *testing.T, namespace string, objects ...client.Object) *prob
 	r.prober = newProber(&probeOptions{wanted: true, image: "registry.example/weft:1", pullPolicy: "IfNotPresent", namespace: namespace, timeout: time.Minute},
 		&admitting{Client: r.rig.api, probeRig: r}, io.Discard)
 	r.prober.now = func() time.Time { return r.rig.now }
-	r.prober.logs = func(_ context.Context, pod *corev1.Pod) (string, error) {
+	r.logs = func(_ context.Context, pod *corev1.Pod) (string, error) {
 		if pod.Status.Phase != corev1.PodSucceeded {
 			return "", errors.New("the pod has not ended")
 		}
@@ -99,7 +99,7 @@ func newProbeRig(t *testing.T, namespace string, objects ...client.Object) *prob
 		for i := range pods {
 			if act := r.kubelets[pods[i].Spec.NodeName]; act != nil {
 				act(&pods[i])
-				r.do(r.rig.api.Status().Update(r.ctx, &pods[i]))
+				r.do(r.rig.api.Status().Update(ctx, &pods[i]))
 			}
 		}
 		return ctx.Err()
@@ -133,7 +133,7 @@ func (r *probeRig) gone() {
 		r.t.Errorf("%d pods are left", len(pods))
 	}
 	if r.temporary {
-		r.absent(&corev1.Namespace{}, r.prober.namespace)
+		r.absent(&corev1.Namespace{}, r.namespace)
 	}
 }
 
@@ -247,7 +247,7 @@ func TestProbeOfNodesThatAreAway(t *testing.T) {
 	pause := r.pause
 	r.pause = func(ctx context.Context) error {
 		err := pause(ctx)
-		r.do(r.rig.api.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(r.prober.namespace)))
+		r.do(r.rig.api.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(r.namespace)))
 		return err
 	}
 	r.do(r.probe(r.ctx, r.s))
@@ -350,7 +350,7 @@ func TestProbeSaysWhatItLeaves(t *testing.T) {
 func TestProbeShowsProgress(t *testing.T) {
 	r := newProbeRig(t, "")
 	v := &terminal{t: t, width: 80, height: 20}
-	r.prober.bars = v.screen()
+	r.bars = v.screen()
 	var seen []string
 	pause := r.pause
 	r.kubelets["n3"] = func(pod *corev1.Pod) {
