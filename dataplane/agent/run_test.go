@@ -11,10 +11,13 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
 	. "github.com/onsi/gomega"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -226,4 +229,17 @@ func TestOptions(t *testing.T) {
 	g.Expect(whole.Settle).To(Equal(time.Minute))
 	g.Expect(whole.Resync).To(Equal(30 * time.Second))
 	g.Expect(whole.DeviceFolder).To(Equal("/dev"))
+}
+
+// TestLogsToTheContextsLogger: controller-runtime gives its own one up, for good, where a process needs 30 s to begin.
+func TestLogsToTheContextsLogger(t *testing.T) {
+	said := ""
+	logger := funcr.New(func(_, line string) { said += line }, funcr.Options{})
+	m, err := newManager(logr.NewContext(t.Context(), logger), apiServer(t).agentConfig, Options{NodeName: "node"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.GetLogger().Info("gathered"); !strings.Contains(said, "gathered") {
+		t.Errorf("the context's logger got %q", said)
+	}
 }

@@ -3,12 +3,9 @@
 package agent
 
 import (
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
-	"github.com/go-logr/logr/funcr"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
@@ -34,18 +31,5 @@ func TestRetriesAreSpread(t *testing.T) {
 		if len(seen) < 5 {
 			t.Errorf("failure %d: of %d agents, there are %d moments", n, agents, len(seen))
 		}
-	}
-}
-
-// TestLogsToTheContextsLogger: controller-runtime gives its own one up, for good, where a process needs 30 s to begin.
-func TestLogsToTheContextsLogger(t *testing.T) {
-	said := ""
-	logger := funcr.New(func(_, line string) { said += line }, funcr.Options{})
-	m, err := newManager(logr.NewContext(t.Context(), logger), apiServer(t).agentConfig, Options{NodeName: "node"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if m.GetLogger().Info("gathered"); !strings.Contains(said, "gathered") {
-		t.Errorf("the context's logger got %q", said)
 	}
 }
