@@ -9,12 +9,14 @@ import "net/url"
 const (
 	// AgentAudience of the tokens that agents accept.
 	AgentAudience = "weft-agent"
-	// BlocksPattern of the URLs, as net/http has patterns. BlocksBase and BlocksFrom are parameters of a query: the
-	// name of the NvmfSnapshot to compare with, and the first byte of interest.
+	// BlocksPattern of the URLs, as net/http has patterns. The others are parameters of a query: the name of the
+	// NvmfSnapshot to compare with, the UUIDs of both, and the first byte of interest.
 	BlocksPattern = "GET /snapshots/{" + BlocksSnapshot + "}/blocks"
 	// BlocksSnapshot is the name of the NvmfSnapshot in the pattern.
 	BlocksSnapshot = "snapshot"
+	BlocksUUID     = "uuid"
 	BlocksBase     = "base"
+	BlocksBaseUUID = "baseUUID"
 	BlocksFrom     = "from"
 	// BlocksResource is the subresource of an NvmfSnapshot that whoever asks must be allowed to get.
 	BlocksResource = "blocks"

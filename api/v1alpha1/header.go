@@ -49,6 +49,16 @@ func (v *NvmfVolume) TrailerBytes() int64 {
 	return 0
 }
 
+// SeenBytes are what pods see of a volume that is made of the snapshot. status.size leaves a trailer out, which the data
+// of older volumes reach into, and counts the header of the encryption.
+func (s *NvmfSnapshot) SeenBytes() int64 {
+	seen := s.Status.Size.Value() - s.Spec.Encryption.HeaderBytes()
+	if !s.Spec.Trailer {
+		seen += TrailerBytes
+	}
+	return seen
+}
+
 // WithOverhead is what a target serves for a volume of so many bytes of data, and what its pool promises to it.
 func WithOverhead(dataBytes int64) int64 { return dataBytes + OverheadBytes }
 

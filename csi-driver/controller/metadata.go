@@ -3,6 +3,8 @@
 package controller
 
 import (
+	"bufio"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -77,23 +79,26 @@ func (m *SnapshotMetadata) list(ctx context.Context, req blocksRequest, send fun
 	if err != nil {
 		return err
 	}
-	size := snapshotSize(snap)
+	size := snap.SeenBytes()
 	if req.from < 0 || req.from > size {
 		return failf(outOfRange, "starting_offset is %d; must be from 0 to %d", req.from, size)
 	}
+	var base *v1alpha1.NvmfSnapshot
 	if req.base != "" {
-		base, err := m.snapshot(ctx, req.base)
-		if err != nil {
+		if base, err = m.snapshot(ctx, req.base); err != nil {
 			return err
 		}
 		if base.Spec.Volume != snap.Spec.Volume {
-			return failf(invalid, "snapshot %s is of volume %s, but snapshot %s is of volume %s", base.Name, base.Spec.Volume, snap.Name, snap.Spec.Volume)
+			return failf(invalid, "snapshots %s and %s are of different volumes", base.Name, snap.Name)
+		}
+		if base.Spec.Encryption != snap.Spec.Encryption || base.Spec.Trailer != snap.Spec.Trailer {
+			return untold("the data of snapshot %s begin or end elsewhere than those of snapshot %s, because their volume was created again", base.Name, snap.Name)
 		}
 		if base.Spec.Node != snap.Spec.Node || base.Status.Device != snap.Status.Device {
 			return untold("snapshot %s is on another drive than snapshot %s, because the volume was moved or its replicas changed", base.Name, snap.Name)
 		}
 	}
-	answer, err := m.ask(ctx, snap, req)
+	answer, err := m.ask(ctx, snap, base, req)
 	if err != nil {
 		return err
 	}
@@ -126,8 +131,8 @@ func (m *SnapshotMetadata) snapshot(ctx context.Context, id string) (*v1alpha1.N
 	return snap, nil
 }
 
-// ask the agent that has a snapshot.
-func (m *SnapshotMetadata) ask(ctx context.Context, snap *v1alpha1.NvmfSnapshot, req blocksRequest) (io.ReadCloser, error) {
+// ask the agent that has a snapshot, and its base if there is one.
+func (m *SnapshotMetadata) ask(ctx context.Context, snap, base *v1alpha1.NvmfSnapshot, req blocksRequest) (io.ReadCloser, error) {
 	node := &v1alpha1.NvmfNode{}
 	err := m.Service.live.Get(ctx, client.ObjectKey{Name: snap.Spec.Node}, node)
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -141,9 +146,10 @@ func (m *SnapshotMetadata) ask(ctx context.Context, snap *v1alpha1.NvmfSnapshot,
 	if err != nil {
 		return nil, fmt.Errorf("token for agents: %w", err)
 	}
-	query := url.Values{v1alpha1.BlocksFrom: {strconv.FormatInt(req.from, 10)}}
-	if req.base != "" {
-		query.Set(v1alpha1.BlocksBase, req.base)
+	query := url.Values{v1alpha1.BlocksFrom: {strconv.FormatInt(req.from, 10)}, v1alpha1.BlocksUUID: {snap.Spec.UUID}}
+	if base != nil {
+		query.Set(v1alpha1.BlocksBase, base.Name)
+		query.Set(v1alpha1.BlocksBaseUUID, base.Spec.UUID)
 	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, server.BlocksURL(snap.Name, query), nil)
 	if err != nil {
@@ -174,7 +180,7 @@ func (m *SnapshotMetadata) ask(ctx context.Context, snap *v1alpha1.NvmfSnapshot,
 func pinned(publicKeySHA256 string) http.RoundTripper {
 	return &http.Transport{
 		DialContext:       (&net.Dialer{Timeout: connectTimeout}).DialContext,
-		DisableKeepAlives: true, TLSHandshakeTimeout: connectTimeout, ResponseHeaderTimeout: answerTimeout,
+		DisableKeepAlives: true, DisableCompression: true, TLSHandshakeTimeout: connectTimeout, ResponseHeaderTimeout: answerTimeout,
 		TLSClientConfig: &tls.Config{
 			MinVersion:         tls.VersionTLS13,
 			InsecureSkipVerify: true, //nolint:gosec // the key is compared instead
@@ -195,10 +201,13 @@ func relay(answer io.Reader, size int64, req blocksRequest, send func(size int64
 		most = min(most, int(req.most))
 	}
 	blocks, sent, at := make([]*csi.BlockMetadata, 0, most), false, req.from
-	for lines := json.NewDecoder(answer); ; {
+	for lines := bufio.NewScanner(answer); ; {
+		if !lines.Scan() {
+			return fmt.Errorf("the agent's answer is cut off: %w", cmp.Or(lines.Err(), io.ErrUnexpectedEOF))
+		}
 		var is v1alpha1.BlockRange
-		if err := lines.Decode(&is); err != nil {
-			return fmt.Errorf("the agent's answer is cut off: %w", err)
+		if err := json.Unmarshal(lines.Bytes(), &is); err != nil {
+			return fmt.Errorf("the agent's answer: %w", err)
 		}
 		switch {
 		case is.Error != "":

@@ -102,12 +102,14 @@ func (l *lister) say(lines ...v1alpha1.BlockRange) {
 	}
 }
 
+const snapUUID = "00000000-0000-4000-8000-000000000001"
+
 // takenOf is a snapshot of 1 GiB as its agent reports it.
 func takenOf(t *testing.T, name, volume, node, device string, change ...func(*v1alpha1.NvmfSnapshot)) string {
 	t.Helper()
 	snap := &v1alpha1.NvmfSnapshot{
 		ObjectMeta: metav1.ObjectMeta{Name: own(t, name)},
-		Spec:       v1alpha1.NvmfSnapshotSpec{UUID: "00000000-0000-4000-8000-000000000001", Volume: volume, Replica: volume + "-0", Node: node, Taken: true},
+		Spec:       v1alpha1.NvmfSnapshotSpec{UUID: snapUUID, Volume: volume, Replica: volume + "-0", Node: node, Taken: true, Trailer: true},
 	}
 	status := v1alpha1.NvmfSnapshotStatus{Ready: true, Device: device, Size: resource.NewQuantity(gi, resource.BinarySI), CreatedAt: &metav1.Time{Time: metav1.Now().Time}}
 	for _, c := range change {
@@ -164,7 +166,7 @@ func TestSnapshotMetadata(t *testing.T) {
 	changed, err := m.delta(t, &csi.GetMetadataDeltaRequest{BaseSnapshotId: base, TargetSnapshotId: snap, StartingOffset: 4096})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(changed).To(HaveExactElements(And(HaveField("VolumeCapacityBytes", gi), HaveField("BlockMetadata", BeEmpty()))))
-	g.Expect(l.asked).To(Equal([]string{"/snapshots/" + snap + "/blocks?from=0", "/snapshots/" + snap + "/blocks?base=" + base + "&from=4096"}))
+	g.Expect(l.asked).To(Equal([]string{"/snapshots/" + snap + "/blocks?from=0&uuid=" + snapUUID, "/snapshots/" + snap + "/blocks?base=" + base + "&baseUUID=" + snapUUID + "&from=4096&uuid=" + snapUUID}))
 
 	// However many there are, a message has no more than gRPC takes.
 	many := make([]v1alpha1.BlockRange, 2*mostBlocks)
@@ -183,7 +185,14 @@ func TestSnapshotMetadata(t *testing.T) {
 	sent, err = m.allocated(t, &csi.GetMetadataAllocatedRequest{SnapshotId: encrypted})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(sent).To(HaveExactElements(HaveField("VolumeCapacityBytes", gi-v1alpha1.LUKSHeaderBytes)))
+	l.tell()
+	sent, err = m.allocated(t, &csi.GetMetadataAllocatedRequest{SnapshotId: takenOf(t, "untrailed", "v", node, "d", withoutTrailer)})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(sent).To(HaveExactElements(HaveField("VolumeCapacityBytes", int64(gi+v1alpha1.TrailerBytes))))
 }
+
+// withoutTrailer is a snapshot of an older volume, whose data reach to the end.
+func withoutTrailer(s *v1alpha1.NvmfSnapshot) { s.Spec.Trailer = false }
 
 func TestSnapshotMetadataThatCannotBeAnswered(t *testing.T) {
 	m, node := metadataOf(t), own(t, "node")
@@ -191,7 +200,7 @@ func TestSnapshotMetadataThatCannotBeAnswered(t *testing.T) {
 	l.tell()
 	base, snap := takenOf(t, "base", "v", node, "d"), takenOf(t, "snap", "v", node, "d")
 	moved, elsewhere := takenOf(t, "moved", "v", node, "e"), takenOf(t, "elsewhere", "v", own(t, "other"), "d")
-	ofAnother := takenOf(t, "another", "w", node, "d")
+	ofAnother, untrailed := takenOf(t, "another", "w", node, "d"), takenOf(t, "untrailed", "v", node, "d", withoutTrailer)
 	for _, c := range []struct {
 		base, snap string
 		from       int64
@@ -202,7 +211,7 @@ func TestSnapshotMetadataThatCannotBeAnswered(t *testing.T) {
 		{"", snap, 0, 0, codes.InvalidArgument, "base_snapshot_id is required"},
 		{base, "", 0, 0, codes.InvalidArgument, "is required"},
 		{base, snap, 0, -1, codes.InvalidArgument, "max_results"},
-		{base, ofAnother, 0, 0, codes.InvalidArgument, "of volume w"},
+		{base, ofAnother, 0, 0, codes.InvalidArgument, "are of different volumes"},
 		{base, "no/name", 0, 0, codes.NotFound, "no/name not found"},
 		{base, own(t, "none"), 0, 0, codes.NotFound, "not found"},
 		{own(t, "none"), snap, 0, 0, codes.NotFound, "not found"},
@@ -210,6 +219,7 @@ func TestSnapshotMetadataThatCannotBeAnswered(t *testing.T) {
 		{base, snap, gi + 1, 0, codes.OutOfRange, "must be from 0"},
 		{moved, snap, 0, 0, codes.FailedPrecondition, "back the snapshot up whole"},
 		{elsewhere, snap, 0, 0, codes.FailedPrecondition, "back the snapshot up whole"},
+		{untrailed, snap, 0, 0, codes.FailedPrecondition, "back the snapshot up whole"},
 	} {
 		_, err := m.delta(t, &csi.GetMetadataDeltaRequest{BaseSnapshotId: c.base, TargetSnapshotId: c.snap, StartingOffset: c.from, MaxResults: c.most})
 		expectError(t, err, c.code, c.says)

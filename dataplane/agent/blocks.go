@@ -15,11 +15,13 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"golang.org/x/net/netutil"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -36,8 +38,11 @@ import (
 )
 
 const (
-	// mostBlockLists are told at a time.
-	mostBlockLists = 8
+	// mostBlockLists are told at a time, to those who are among mostAdmitted at a time of whom it is asked whether they
+	// may have them. More than mostCallers connections wait.
+	mostBlockLists, mostAdmitted, mostCallers = 8, 32, 256
+	// admitPatience is how long the API server may take to say who somebody is.
+	admitPatience = 10 * time.Second
 	// blocksPatience is how long a reader may take for what is buffered: it reads the blocks meanwhile.
 	blocksPatience = 10 * time.Minute
 	// reviewQPS bounds what anybody who reaches the server can have the API server be asked. The agent's other requests
@@ -51,7 +56,8 @@ type blockServer struct {
 	objects client.Reader // live: what the CSI controller knows of, the cache may not have seen
 	reviews kubernetes.Interface
 	engines Engines
-	places  chan struct{}
+	// places of lists, and of those who wait to be admitted.
+	places, waiting chan struct{}
 }
 
 // isOwn tells whether an address is a port of one address.
@@ -88,17 +94,21 @@ func newBlockServer(m manager.Manager, o Options) (manager.Runnable, *v1alpha1.S
 		return fail(err)
 	}
 	listener, err := net.Listen("tcp", o.SnapshotMetadataAddress) //nolint:noctx // it is closed with the manager
-	if err != nil {
-		return fail(err)
+	if err != nil {                                               // volumes are served all the same
+		m.GetLogger().Error(err, "Cannot list the blocks of snapshots; restart the agent when the address is free")
+		return manager.RunnableFunc(func(context.Context) error { return nil }), nil, nil
 	}
-	b := &blockServer{node: o.NodeName, objects: m.GetAPIReader(), reviews: reviews, engines: o.Engines, places: make(chan struct{}, mostBlockLists)}
+	b := &blockServer{
+		node: o.NodeName, objects: m.GetAPIReader(), reviews: reviews, engines: o.Engines,
+		places: make(chan struct{}, mostBlockLists), waiting: make(chan struct{}, mostAdmitted),
+	}
 	mux := http.NewServeMux()
 	mux.HandleFunc(v1alpha1.BlocksPattern, b.serve)
 	patience, sum := 5*time.Second, sha256.Sum256(certificate.Leaf.RawSubjectPublicKeyInfo)
 	return &manager.Server{
 		Name:            "blocks",
-		Server:          &http.Server{Handler: mux, ReadHeaderTimeout: patience, IdleTimeout: patience, MaxHeaderBytes: 64 << 10},
-		Listener:        tls.NewListener(listener, &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS13}),
+		Server:          &http.Server{Handler: mux, ReadTimeout: patience, WriteTimeout: blocksPatience, IdleTimeout: patience, MaxHeaderBytes: 64 << 10},
+		Listener:        tls.NewListener(netutil.LimitListener(listener, mostCallers), &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS13}),
 		ShutdownTimeout: &patience,
 	}, &v1alpha1.SnapshotMetadataServer{Address: listener.Addr().String(), PublicKeySHA256: hex.EncodeToString(sum[:])}, nil
 }
@@ -106,6 +116,10 @@ func newBlockServer(m manager.Manager, o Options) (manager.Runnable, *v1alpha1.S
 // serve one list. Until it begins, what fails is a status; then it is the list's last line.
 func (b *blockServer) serve(w http.ResponseWriter, r *http.Request) {
 	snapshot, query := r.PathValue(v1alpha1.BlocksSnapshot), r.URL.Query()
+	if r.ContentLength != 0 {
+		refuse(w, fmt.Errorf("%w: a request has no body", engine.ErrInvalid))
+		return
+	}
 	if err := b.admit(r.Context(), r.Header.Get("Authorization"), snapshot); err != nil {
 		refuse(w, err)
 		return
@@ -124,7 +138,7 @@ func (b *blockServer) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	buffered := bufio.NewWriterSize(patient{w, http.NewResponseController(w)}, 64<<10)
 	lines, begun := json.NewEncoder(buffered), false
-	err = b.list(r.Context(), snapshot, query.Get(v1alpha1.BlocksBase), from, func(is v1alpha1.BlockRange) error {
+	err = b.list(r.Context(), snapshot, query, from, func(is v1alpha1.BlockRange) error {
 		begun = true
 		return lines.Encode(is)
 	})
@@ -181,6 +195,14 @@ func (b *blockServer) admit(ctx context.Context, authorization, snapshot string)
 	if !ok {
 		return errNobody
 	}
+	select {
+	case b.waiting <- struct{}{}:
+		defer func() { <-b.waiting }()
+	default:
+		return fmt.Errorf("%w: %d others wait to be admitted", engine.ErrBusy, mostAdmitted)
+	}
+	ctx, cancel := context.WithTimeout(ctx, admitPatience)
+	defer cancel()
 	who, err := b.reviews.AuthenticationV1().TokenReviews().Create(ctx, &authenticationv1.TokenReview{
 		Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{v1alpha1.AgentAudience}},
 	}, metav1.CreateOptions{})
@@ -212,21 +234,22 @@ func (b *blockServer) admit(ctx context.Context, authorization, snapshot string)
 }
 
 // list the blocks of a snapshot from a byte of its data on, as pods see them. What the base is too small for differs.
-func (b *blockServer) list(ctx context.Context, name, baseName string, from int64, found func(v1alpha1.BlockRange) error) error {
-	snap, size, err := b.snapshot(ctx, name)
+func (b *blockServer) list(ctx context.Context, name string, query url.Values, from int64, found func(v1alpha1.BlockRange) error) error {
+	snap, err := b.snapshot(ctx, name, query.Get(v1alpha1.BlocksUUID))
 	if err != nil {
 		return err
 	}
+	size := snap.SeenBytes()
 	of, shared := engine.Blocks{Pool: snap.Status.Device, Snapshot: engine.ID(snap.Spec.UUID)}, size
-	if baseName != "" {
-		base, baseSize, err := b.snapshot(ctx, baseName)
+	if baseName := query.Get(v1alpha1.BlocksBase); baseName != "" {
+		base, err := b.snapshot(ctx, baseName, query.Get(v1alpha1.BlocksBaseUUID))
 		if err != nil {
 			return err
 		}
 		if base.Status.Device != snap.Status.Device {
 			return fmt.Errorf("%w: snapshots %s and %s are on different drives", engine.ErrUnsupported, baseName, name)
 		}
-		of.Base, shared = engine.ID(base.Spec.UUID), min(size, baseSize)
+		of.Base, shared = engine.ID(base.Spec.UUID), min(size, base.SeenBytes())
 	}
 	lister, err := b.lister(ctx)
 	if err != nil {
@@ -263,17 +286,17 @@ func (b *blockServer) lister(ctx context.Context) (engine.BlockLister, error) {
 	return lister, nil
 }
 
-// snapshot of this node that was taken, and the size of its data as pods see them.
-func (b *blockServer) snapshot(ctx context.Context, name string) (*v1alpha1.NvmfSnapshot, int64, error) {
+// snapshot of this node that was taken. With another UUID it is another one.
+func (b *blockServer) snapshot(ctx context.Context, name, uuid string) (*v1alpha1.NvmfSnapshot, error) {
 	snap := &v1alpha1.NvmfSnapshot{}
 	err := b.objects.Get(ctx, client.ObjectKey{Name: name}, snap)
 	switch {
-	case apierrors.IsNotFound(err), err == nil && snap.Spec.Node != b.node:
-		return nil, 0, fmt.Errorf("%w: snapshot %s is not on node %s", engine.ErrNotFound, name, b.node)
+	case apierrors.IsNotFound(err), err == nil && (snap.Spec.Node != b.node || uuid != "" && snap.Spec.UUID != uuid):
+		return nil, fmt.Errorf("%w: snapshot %s is not on node %s", engine.ErrNotFound, name, b.node)
 	case err != nil:
-		return nil, 0, fmt.Errorf("%w: %w", engine.ErrUnavailable, err)
+		return nil, fmt.Errorf("%w: %w", engine.ErrUnavailable, err)
 	case !snap.Status.Ready || snap.Status.Size == nil || snap.Status.Device == "":
-		return nil, 0, fmt.Errorf("%w: snapshot %s is not ready", engine.ErrBusy, name)
+		return nil, fmt.Errorf("%w: snapshot %s is not ready", engine.ErrBusy, name)
 	}
-	return snap, snap.Status.Size.Value() - snap.Spec.Encryption.HeaderBytes(), nil
+	return snap, nil
 }

@@ -95,10 +95,11 @@ func (a *asker) listed(n int, query ...string) []v1alpha1.BlockRange {
 	return all
 }
 
-// taken waits for a snapshot.
+// taken waits for a snapshot of a volume with a trailer.
 func (a *asker) taken(n, volume int, change ...func(*v1alpha1.NvmfSnapshot)) {
 	a.t.Helper()
-	a.createSnapshot(n, a.name(volume), change...)
+	trailer := func(s *v1alpha1.NvmfSnapshot) { s.Spec.Trailer = true }
+	a.createSnapshot(n, a.name(volume), append([]func(*v1alpha1.NvmfSnapshot){trailer}, change...)...)
 	a.Eventually(func() bool { return a.snapshot(n).Status.Ready }, patience, interval).Should(BeTrue())
 }
 
@@ -142,8 +143,19 @@ func TestBlocks(t *testing.T) {
 	a.taken(4, 1, func(s *v1alpha1.NvmfSnapshot) { s.Spec.Encryption = v1alpha1.EncryptionLUKS2 })
 	l.Expect(a.listed(4)).To(Equal(ranges(v1alpha1.BlockRange{Offset: 1 << 20, Bytes: block}, v1alpha1.BlockRange{Offset: 4 << 20, Bytes: block})))
 
+	// A volume without a trailer reaches to the end of what is served.
+	write(2*gib + v1alpha1.TrailerBytes - block)
+	last := v1alpha1.BlockRange{Offset: 2*gib + v1alpha1.TrailerBytes - block, Bytes: block}
+	a.taken(7, 1)
+	l.Expect(a.listed(7)).NotTo(ContainElement(last))
+	a.taken(8, 1, func(s *v1alpha1.NvmfSnapshot) { s.Spec.Trailer = false })
+	l.Expect(a.listed(8)).To(ContainElement(last))
+
 	// What cannot be answered.
 	l.create(5, ofSize("1Gi"))
+	l.Expect(a.listed(3, "uuid="+uuid(3), "base="+l.name(2), "baseUUID="+uuid(2))).NotTo(BeEmpty())
+	l.Expect(first(a.blocks(3, "uuid="+uuid(2)))).To(Equal(http.StatusNotFound), "another one of that name")
+	l.Expect(first(a.blocks(3, "base="+l.name(2), "baseUUID="+uuid(3)))).To(Equal(http.StatusNotFound))
 	l.Expect(first(a.blocks(9))).To(Equal(http.StatusNotFound))
 	l.Expect(first(a.blocks(3, "base="+l.name(9)))).To(Equal(http.StatusNotFound))
 	l.Expect(first(a.blocks(3, "from=-1"))).To(Equal(http.StatusBadRequest))

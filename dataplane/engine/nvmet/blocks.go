@@ -159,6 +159,10 @@ func pieces(ctx context.Context, list lister, within engine.Range) iter.Seq2[pie
 					return
 				}
 			}
+			if at == before && len(extents) > 0 {
+				yield(piece{}, fmt.Errorf("the kernel lists extents from %d on that are not there", at))
+				return
+			}
 			if at == before && !upTo(end, nowhere) {
 				return
 			}
