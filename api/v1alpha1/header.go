@@ -49,8 +49,8 @@ func (v *NvmfVolume) TrailerBytes() int64 {
 	return 0
 }
 
-// SeenBytes are what pods see of a volume that is made of the snapshot. status.size leaves a trailer out, which the data
-// of older volumes reach into, and counts the header of the encryption.
+// SeenBytes are what pods see of a volume that is made of the snapshot. status.size leaves a trailer out, which the
+// data of older volumes reach into, and counts the header of the encryption.
 func (s *NvmfSnapshot) SeenBytes() int64 {
 	seen := s.Status.Size.Value() - s.Spec.Encryption.HeaderBytes()
 	if !s.Spec.Trailer {

@@ -188,7 +188,7 @@ func TestSnapshotMetadata(t *testing.T) {
 	l.tell()
 	sent, err = m.allocated(t, &csi.GetMetadataAllocatedRequest{SnapshotId: takenOf(t, "untrailed", "v", node, "d", withoutTrailer)})
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(sent).To(HaveExactElements(HaveField("VolumeCapacityBytes", int64(gi+v1alpha1.TrailerBytes))))
+	g.Expect(sent).To(HaveExactElements(HaveField("VolumeCapacityBytes", gi+v1alpha1.TrailerBytes)))
 }
 
 // withoutTrailer is a snapshot of an older volume, whose data reach to the end.
