@@ -383,8 +383,8 @@ func (r *rig) snapshotOf(volume engine.ID) string {
 func TestMergeThatGoesOnAfterAnUpgrade(t *testing.T) {
 	r, fake, volume := merging(t)
 	goOn := fake.HoldClearing(r.lvstoreOf(volume))
-	stop := r.beginsToClear()
-	r.Eventually(r.merges).WithTimeout(time.Minute).Should(HaveLen(1))
+	stop := r.asksToDelete(fake)
+	r.Expect(r.merges()).To(HaveLen(1))
 	stop()
 	r.killed()
 	r.done(r.engine.OpenPools(r.ctx, []engine.Device{r.device}))
@@ -456,8 +456,8 @@ func TestMergeIntoASnapshotThatNobodyWaitsFor(t *testing.T) {
 			}
 			lvstore := r.lvstoreOf(volume)
 			goOn := fake.HoldClearing(lvstore)
-			stop := r.beginsToClear()
-			r.Eventually(r.merges).WithTimeout(time.Minute).Should(HaveLen(1))
+			stop := r.asksToDelete(fake)
+			r.Expect(r.merges()).To(HaveLen(1))
 			stop()
 			r.killed()
 			r.done(r.engine.OpenPools(r.ctx, []engine.Device{r.device}))
@@ -711,13 +711,20 @@ func (r *rig) beginsToClear() (giveUp func()) {
 	}
 }
 
+// asksToDelete begins to clear, and returns when the target was asked to delete an lvol.
+func (r *rig) asksToDelete(fake *spdktest.Target) (giveUp func()) {
+	r.t.Helper()
+	before := fake.Calls()["bdev_lvol_delete"]
+	giveUp = r.beginsToClear()
+	r.Eventually(func() int { return fake.Calls()["bdev_lvol_delete"] }).WithTimeout(time.Minute).Should(Equal(before + 1))
+	return giveUp
+}
+
 // clearedSlowly begins to clear a volume's pool, and what is deleted is not cleared until that is given up.
 func (r *rig) clearedSlowly(fake *spdktest.Target, volume engine.ID) (giveUp func()) {
 	r.t.Helper()
 	goOn := fake.HoldClearing(r.lvstoreOf(volume))
-	before := fake.Calls()["bdev_lvol_delete"]
-	stop := r.beginsToClear()
-	r.Eventually(func() int { return fake.Calls()["bdev_lvol_delete"] }).WithTimeout(time.Minute).Should(Equal(before + 1))
+	stop := r.asksToDelete(fake)
 	return func() {
 		r.t.Helper()
 		stop()
