@@ -87,7 +87,7 @@ func complete(ctx context.Context, namespace, name string) {
 var _ = Describe("A backup by restic", func() {
 	It("of a snapshot holds its moment, while a pod writes on, and is restored to a new volume", full, func(ctx SpecContext) {
 		Expect(run.LoadRestic(ctx)).To(Succeed())
-		Expect(cluster.ApplyFile(ctx, "config/samples/snapshots/volumesnapshotclass.yaml", "", nil)).To(Succeed())
+		newSnapshotClass(ctx)
 		ns := newNamespace(ctx)
 		edit := ofTheBackup(repository(ctx, ns))
 		claim := newClaim(ctx, ns, "weft-demo", "weft-fast")

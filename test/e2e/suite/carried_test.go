@@ -50,7 +50,7 @@ func selects(ctx context.Context, target string, serials ...string) {
 // writtenToCarry are claims with data on a drive of each node, as the first cluster leaves them.
 func writtenToCarry(ctx context.Context) *carried {
 	GinkgoHelper()
-	Expect(cluster.ApplyFile(ctx, "config/samples/snapshots/volumesnapshotclass.yaml", "", nil)).To(Succeed())
+	newSnapshotClass(ctx)
 	selects(ctx, Target, lab.DriveSerial(storageNode, 0), lab.DriveSerial(clientNode, 0))
 	Expect(cluster.LabelNode(ctx, clientNode, TargetLabel, Target)).To(Succeed())
 	for _, node := range nodes {
@@ -112,7 +112,7 @@ func installAgain(ctx context.Context, target string) {
 	Expect(run.SnapshotAPI(ctx)).To(Succeed())
 	Expect(run.LoadWeft(ctx)).To(Succeed())
 	Expect(run.Install(ctx)).To(Succeed())
-	Expect(cluster.ApplyFile(ctx, "config/samples/snapshots/volumesnapshotclass.yaml", "", nil)).To(Succeed())
+	newSnapshotClass(ctx)
 	for _, node := range nodes {
 		label(ctx, node, target)
 	}
@@ -234,10 +234,7 @@ func (c *carried) suspected(ctx context.Context) {
 // restores the snapshot of the plain claim, in the second cluster.
 func (c *carried) restores(ctx context.Context) {
 	GinkgoHelper()
-	var snapshots v1alpha1.NvmfSnapshotList
-	Expect(cluster.List(ctx, &snapshots)).To(Succeed())
-	Expect(snapshots.Items).To(HaveLen(1))
-	snapshotOf(ctx, c.ns, c.snapshot, snapshots.Items[0].Name)
+	snapshotOf(ctx, c.ns, c.snapshot)
 	newClaim(ctx, c.ns, "restored", "weft-fast-xfs", fromSnapshot(c.snapshot), withSize(xfsSize))
 }
 

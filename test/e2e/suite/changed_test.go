@@ -123,7 +123,7 @@ func handleOf(ctx context.Context, snapshot *unstructured.Unstructured) string {
 
 var _ = Describe("Changed blocks", func() {
 	It("between two snapshots make the later one of the earlier one, and are told for a token alone", full, func(ctx SpecContext) {
-		Expect(cluster.ApplyFile(ctx, "config/samples/snapshots/volumesnapshotclass.yaml", "", nil)).To(Succeed())
+		newSnapshotClass(ctx)
 		ns := newNamespace(ctx)
 		tool := newBackupTool(ctx, ns)
 		small := withSize("32Mi")

@@ -27,6 +27,12 @@ func snapshotObject(kind, namespace, name string) *unstructured.Unstructured {
 	return object
 }
 
+// newSnapshotClass is that of the samples.
+func newSnapshotClass(ctx context.Context) {
+	GinkgoHelper()
+	Expect(cluster.ApplyFile(ctx, "config/samples/snapshots/volumesnapshotclass.yaml", "", nil)).To(Succeed())
+}
+
 // newSnapshot takes a snapshot of a claim and waits until it can be used.
 func newSnapshot(ctx context.Context, claim *corev1.PersistentVolumeClaim, name string) *unstructured.Unstructured {
 	GinkgoHelper()
@@ -58,7 +64,7 @@ func fromClaim(name string) claimOption {
 // One pod writes all sources and one reads all copies: a pod's start is what takes time here.
 var _ = Describe("Copies", func() {
 	It("of ext4 and xfs hold the data of their moment, are as large as asked for, and outlive their sources", full, func(ctx SpecContext) {
-		Expect(cluster.ApplyFile(ctx, "config/samples/snapshots/volumesnapshotclass.yaml", "", nil)).To(Succeed())
+		newSnapshotClass(ctx)
 		ns := newNamespace(ctx)
 		ext4 := newClaim(ctx, ns, "ext4", "weft-fast")
 		xfs := newClaim(ctx, ns, "xfs", "weft-fast-xfs", withSize(xfsSize))

@@ -51,7 +51,7 @@ func plantedIn(ctx context.Context, node string) []string {
 
 var _ = Describe("An encrypted volume", func() {
 	It("leaves nothing readable on its drive, and is opened by its key alone, on each node, as are its copies", full, func(ctx SpecContext) {
-		Expect(cluster.ApplyFile(ctx, "config/samples/snapshots/volumesnapshotclass.yaml", "", nil)).To(Succeed())
+		newSnapshotClass(ctx)
 		ns := newNamespace(ctx)
 		secret := encryptedClass(ctx, ns, "weft-encrypted")
 		encrypted, plain := newClaim(ctx, ns, "encrypted", "weft-encrypted"), newClaim(ctx, ns, "plain", "weft-fast")

@@ -113,12 +113,15 @@ func noLongerRetained(ctx context.Context, name string) {
 	Expect(cluster.Patch(ctx, &volume, before)).To(Succeed())
 }
 
-// snapshotOf an NvmfSnapshot that was recovered.
-func snapshotOf(ctx context.Context, namespace, name, handle string) {
+// snapshotOf the only NvmfSnapshot, which was recovered.
+func snapshotOf(ctx context.Context, namespace, name string) {
 	GinkgoHelper()
+	var snapshots v1alpha1.NvmfSnapshotList
+	Expect(cluster.List(ctx, &snapshots)).To(Succeed())
+	Expect(snapshots.Items).To(HaveLen(1))
 	content := snapshotObject("VolumeSnapshotContent", "", "recovered")
 	content.Object["spec"] = map[string]any{
-		"driver": v1alpha1.DriverName, "deletionPolicy": "Delete", "source": map[string]any{"snapshotHandle": handle},
+		"driver": v1alpha1.DriverName, "deletionPolicy": "Delete", "source": map[string]any{"snapshotHandle": snapshots.Items[0].Name},
 		"volumeSnapshotRef": map[string]any{"namespace": namespace, "name": name}, "volumeSnapshotClassName": "weft",
 	}
 	Expect(cluster.Create(ctx, content)).To(Succeed())
@@ -133,10 +136,8 @@ var _ = Describe("Claims whose objects are wiped from etcd", func() {
 		if engine == v1alpha1.EngineSPDK {
 			options = append(options, onSPDK(ctx))
 		}
-		Expect(cluster.ApplyFile(ctx, "config/samples/snapshots/volumesnapshotclass.yaml", "", nil)).To(Succeed())
-		for _, node := range nodes {
-			forgetPools(ctx, node) // what cannot be read may hold newer data, so nothing would be recovered
-		}
+		newSnapshotClass(ctx)
+		forgetPools(ctx)
 		r := onTwo(ctx, "lost", options...)
 		ns := r.claim.Namespace
 		newClass(ctx, "weft-lost-xfs", map[string]string{"target": "lost", "csi.storage.k8s.io/fstype": "xfs"})
@@ -196,13 +197,10 @@ var _ = Describe("Claims whose objects are wiped from etcd", func() {
 		Expect(checksum(ctx, reader)).To(Equal(mirrored))
 		Expect(sh(ctx, reader, "cat %s/data", pathOf(mountPath, 1))).To(ContainSubstring("later"))
 		r.whole(ctx)
-		Eventually(ctx, legDifferences).WithArguments(storageNode).WithTimeout(3 * time.Minute).WithPolling(2 * time.Second).Should(BeEmpty())
-		var snapshots v1alpha1.NvmfSnapshotList
-		Expect(cluster.List(ctx, &snapshots)).To(Succeed())
-		Expect(snapshots.Items).To(HaveLen(1))
+		legsBecomeEqual(ctx, storageNode)
 
 		By("restoring the snapshot")
-		snapshotOf(ctx, ns, snapshot.GetName(), snapshots.Items[0].Name)
+		snapshotOf(ctx, ns, snapshot.GetName())
 		restored := newClaim(ctx, ns, "restored", "weft-lost-xfs", fromSnapshot(snapshot.GetName()), withSize(xfsSize))
 		Expect(sh(ctx, runPod(ctx, restored, "restored", clientNode), "cat %s/data", mountPath)).To(ContainSubstring("kept"))
 	},

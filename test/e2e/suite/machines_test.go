@@ -75,10 +75,13 @@ func poolFiles(ctx context.Context, node string) []string {
 	return lines(on(ctx, node, `ls -d /var/lib/weft/pools/*/volumes/* 2>/dev/null || true`))
 }
 
-// forgetPools of earlier specs on a node that was off since: nobody opens them again.
-func forgetPools(ctx context.Context, node string) {
+// forgetPools of earlier specs on nodes that were off since: nobody opens them again. What cannot be read may hold newer
+// data, so that nothing would be recovered.
+func forgetPools(ctx context.Context) {
 	GinkgoHelper()
-	on(ctx, node, `for d in /var/lib/weft/pools/*; do [ ! -d $d ] || mountpoint -q $d || rmdir $d; done`)
+	for _, node := range nodes {
+		on(ctx, node, `for d in /var/lib/weft/pools/*; do [ ! -d $d ] || mountpoint -q $d || rmdir $d; done`)
+	}
 }
 
 // volumeFile is the file that holds a volume's one replica on its node.

@@ -278,10 +278,7 @@ var _ = Describe("Prometheus", func() {
 			Expect(run.LoadTarget(ctx, realTarget)).To(Succeed())
 			target := spdkTarget("metered-spdk")
 			target.Spec.Cores.Mode = v1alpha1.CoresStatic // the only one that counts the time of cores
-			label(ctx, clientNode, target.Name)
-			newTarget(ctx, target)
-			DeferCleanup(func(ctx context.Context) { on(ctx, clientNode, `rm -f %s`, target.Spec.Devices.File.Path) })
-			servedBy(ctx, clientNode)
+			onClientNode(ctx, target)
 			newClass(ctx, target.Name, map[string]string{"target": target.Name})
 			pod := runPod(ctx, newClaim(ctx, newNamespace(ctx), "claim", target.Name), "writer", storageNode)
 			startWriter(ctx, pod).goOn(ctx, 10, time.Minute)

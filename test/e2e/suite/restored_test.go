@@ -147,10 +147,8 @@ var _ = Describe("A restore of the API from a backup, made before a replica was 
 	}, SpecTimeout(30*time.Minute))
 
 	It("brings back what the backup has, and what it does not know", full, func(ctx SpecContext) {
-		Expect(cluster.ApplyFile(ctx, "config/samples/snapshots/volumesnapshotclass.yaml", "", nil)).To(Succeed())
-		for _, node := range nodes {
-			forgetPools(ctx, node) // what cannot be read may hold newer data, so nothing would be recovered
-		}
+		newSnapshotClass(ctx)
+		forgetPools(ctx)
 		r := onTwo(ctx, "old")
 		ns := r.claim.Namespace
 		newClass(ctx, "weft-old-xfs", map[string]string{"target": "old", "csi.storage.k8s.io/fstype": "xfs"})
@@ -216,11 +214,8 @@ var _ = Describe("A restore of the API from a backup, made before a replica was 
 		Expect(checksumAt(ctx, reader, pathOf(mountPath, 1))).To(Equal(plainSum))
 		Expect(checksumAt(ctx, reader, pathOf(mountPath, 2))).To(Equal(laterSum))
 		r.whole(ctx)
-		Eventually(ctx, legDifferences).WithArguments(storageNode).WithTimeout(3 * time.Minute).WithPolling(2 * time.Second).Should(BeEmpty())
-		var snapshots v1alpha1.NvmfSnapshotList
-		Expect(cluster.List(ctx, &snapshots)).To(Succeed())
-		Expect(snapshots.Items).To(HaveLen(1))
-		snapshotOf(ctx, ns, snapshot.GetName(), snapshots.Items[0].Name)
+		legsBecomeEqual(ctx, storageNode)
+		snapshotOf(ctx, ns, snapshot.GetName())
 		restored := newClaim(ctx, ns, "restored", "weft-old-xfs", fromSnapshot(snapshot.GetName()), withSize(xfsSize))
 		Expect(checksum(ctx, runPod(ctx, restored, "restored", clientNode))).To(Equal(kept))
 	}, SpecTimeout(40*time.Minute))
