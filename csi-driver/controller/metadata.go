@@ -43,7 +43,7 @@ type SnapshotMetadata struct {
 
 	// Service whose snapshots these are.
 	Service *Service
-	// TokenFile has a token of this service's account for the audience of agents. It is read anew for each call.
+	// TokenFile has a token of this service's account for the audience of agents. It is read again for each call.
 	TokenFile string
 }
 

@@ -70,13 +70,13 @@ func isOwn(address string) bool {
 	return err == nil && !own.IsUnspecified()
 }
 
-// newBlockServer listens, with a key that it makes, and answers what is published of it; nil and a server that does
-// nothing where there shall be none.
-func newBlockServer(m manager.Manager, o Options) (manager.Runnable, *v1alpha1.SnapshotMetadataServer, error) {
+// newBlockServer listens with a new key, and returns what is published about the server. Both are nil if no server is
+// wanted, or its address cannot be listened on: volumes are served without it.
+func newBlockServer(m manager.Manager, o Options) (*manager.Server, *v1alpha1.SnapshotMetadataServer, error) {
 	if o.SnapshotMetadataAddress == "" {
-		return manager.RunnableFunc(func(context.Context) error { return nil }), nil, nil
+		return nil, nil, nil
 	}
-	fail := func(err error) (manager.Runnable, *v1alpha1.SnapshotMetadataServer, error) {
+	fail := func(err error) (*manager.Server, *v1alpha1.SnapshotMetadataServer, error) {
 		return nil, nil, fmt.Errorf("serve the blocks of snapshots: %w", err)
 	}
 	config := rest.CopyConfig(m.GetConfig())
@@ -94,9 +94,9 @@ func newBlockServer(m manager.Manager, o Options) (manager.Runnable, *v1alpha1.S
 		return fail(err)
 	}
 	listener, err := net.Listen("tcp", o.SnapshotMetadataAddress) //nolint:noctx // it is closed with the manager
-	if err != nil {                                               // volumes are served all the same
+	if err != nil {
 		m.GetLogger().Error(err, "Cannot list the blocks of snapshots; restart the agent when the address is free")
-		return manager.RunnableFunc(func(context.Context) error { return nil }), nil, nil
+		return nil, nil, nil
 	}
 	b := &blockServer{
 		node: o.NodeName, objects: m.GetAPIReader(), reviews: reviews, engines: o.Engines,

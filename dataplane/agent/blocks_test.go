@@ -12,6 +12,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -221,8 +222,26 @@ func TestBlocksAreForTheController(t *testing.T) {
 		l.Expect(status).To(Equal(expected), text)
 		l.Expect(text).NotTo(ContainSubstring("offset"))
 	}
+	withBody, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, strings.NewReader("body"))
+	l.Expect(err).NotTo(HaveOccurred())
+	answer, err := a.web.Do(withBody)
+	l.Expect(err).NotTo(HaveOccurred())
+	l.Expect(answer.Body.Close()).To(Succeed())
+	l.Expect(answer.StatusCode).To(Equal(http.StatusBadRequest), "before it is asked who that is")
 	l.Expect(first(a.ask(http.MethodPost, address, a.token))).To(Equal(http.StatusMethodNotAllowed))
 	l.Expect(first(a.ask(http.MethodGet, "https://"+a.server.Address+"/metrics", a.token))).To(Equal(http.StatusNotFound))
+}
+
+// TestAgentWithoutItsBlockServer: an address that is in use keeps it from nothing else.
+func TestAgentWithoutItsBlockServer(t *testing.T) {
+	l := newLab(t)
+	var listen net.ListenConfig
+	taken, err := listen.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	l.Expect(err).NotTo(HaveOccurred())
+	defer func() { l.Expect(taken.Close()).To(Succeed()) }()
+	r := l.run(func(v1alpha1.Engine) (engine.Engine, error) { return l.target, nil }, func(o *Options) { o.SnapshotMetadataAddress = taken.Addr().String() })
+	l.Eventually(r.nodeSays, patience, interval).Should(HaveKeyWithValue("Ready", "True/AsExpected"))
+	l.Expect(l.nvmfNode().Status.SnapshotMetadata).To(BeNil())
 }
 
 // TestNoBlocksUnlessAskedFor: nothing listens, and nothing is published.

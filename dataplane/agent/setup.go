@@ -235,7 +235,7 @@ func setUp(m manager.Manager, records *Records, agentMetrics *Metrics, o Options
 	}}); err != nil {
 		return err
 	}
-	for _, runnable := range []manager.Runnable{
+	runnables := []manager.Runnable{
 		inventory,
 		targets,
 		clearing,
@@ -244,8 +244,11 @@ func setUp(m manager.Manager, records *Records, agentMetrics *Metrics, o Options
 		agentMetrics.health,
 		heartbeat(clients, clock.RealClock{}, o.NodeName, o.Namespace),
 		healthServer(m, r, o),
-		blocks,
-	} {
+	}
+	if blocks != nil {
+		runnables = append(runnables, blocks)
+	}
+	for _, runnable := range runnables {
 		if err := m.Add(runnable); err != nil {
 			return fmt.Errorf("add to the manager: %w", err)
 		}

@@ -28,9 +28,9 @@ func (s *Identity) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*c
 	return &csi.GetPluginInfoResponse{Name: v1alpha1.DriverName, VendorVersion: s.Version}, nil
 }
 
-// GetPluginCapabilities says what the driver as a whole can do, whichever of its processes is asked, but for snapshots'
-// metadata, which only the sidecar beside the CSI controller asks for. The driver's topology has
-// one segment, all nodes that the driver runs on: a volume is used from any of them.
+// GetPluginCapabilities says what the driver as a whole can do, whichever of its processes is asked, except for
+// SnapshotMetadata, which only the sidecar beside the CSI controller asks for. The driver's topology has one segment,
+// all nodes that the driver runs on: a volume is used from any of them.
 func (s *Identity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
 	resp := &csi.GetPluginCapabilitiesResponse{Capabilities: []*csi.PluginCapability{
 		{Type: &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{

@@ -169,6 +169,8 @@ func TestDifferencesFail(t *testing.T) {
 	g.Expect(differences(pieces(t.Context(), list, whole), pieces(t.Context(), fails, whole), ignore)).To(MatchError(failed))
 	g.Expect(differences(pieces(t.Context(), fails, whole), pieces(t.Context(), list, whole), ignore)).To(MatchError(failed))
 	g.Expect(differences(pieces(t.Context(), list, whole), pieces(t.Context(), zeros, whole), func(engine.Range) error { return failed })).To(MatchError(failed))
+	nonsense := func(engine.Range) ([]extent, error) { return extents{written(0, 500, 0)}, nil }
+	g.Expect(differences(pieces(t.Context(), nonsense, whole), pieces(t.Context(), zeros, whole), ignore)).To(MatchError(ContainSubstring("not there")), "and no hole")
 }
 
 // TestExtentsOfAFile has the kernel list those of a file of this machine.
