@@ -75,8 +75,8 @@ func poolFiles(ctx context.Context, node string) []string {
 	return lines(on(ctx, node, `ls -d /var/lib/weft/pools/*/volumes/* 2>/dev/null || true`))
 }
 
-// forgetPools of earlier specs on nodes that were off since: nobody opens them again. What cannot be read may hold newer
-// data, so that nothing would be recovered.
+// forgetPools of earlier specs on nodes that were off since: nobody opens them again. What cannot be read may hold
+// newer data, so that nothing would be recovered.
 func forgetPools(ctx context.Context) {
 	GinkgoHelper()
 	for _, node := range nodes {
