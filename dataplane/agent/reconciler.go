@@ -328,6 +328,12 @@ func readBack(ctx context.Context, e engine.Engine, plan v1alpha1.Plan, t decide
 func (r *Reconciler) observeWaits(s *decide.Observed) {
 	var grown map[[2]string]uint64
 	r.starvation, grown = r.starvation.Observe(s.Now, s.Target.BufferWaits)
+	// A counter that begins with the first wait has no rate that shows it.
+	for _, w := range s.Target.BufferWaits {
+		for _, pool := range decide.BufferPools {
+			r.metrics.bufferWaits.WithLabelValues(w.Module, pool)
+		}
+	}
 	for who, n := range grown {
 		r.metrics.bufferWaits.WithLabelValues(who[0], who[1]).Add(float64(n))
 	}

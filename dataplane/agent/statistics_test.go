@@ -264,6 +264,27 @@ func served(file string) prometheus.Gatherer {
 	})
 }
 
+// Waits are counted from 0 for each module of the target, so that the first one is seen.
+func TestWaitsForBuffersBeginAtZero(t *testing.T) {
+	g := NewWithT(t)
+	registry, metrics, _ := measuredAgent(g)
+	r := Reconciler{metrics: metrics}
+	const metric = "weft_agent_buffer_waits_total"
+	g.Expect(samples(g, registry, metric)).To(BeEmpty())
+	s := observedWith()
+	s.Target.BufferWaits = []engine.BufferWaits{{Module: "bdev"}, {Module: "nvmf_TCP", Small: 3}} // 3 before this agent
+	r.observeWaits(s)
+	want := map[string]float64{
+		`{module="bdev",pool="large"}`: 0, `{module="bdev",pool="small"}`: 0,
+		`{module="nvmf_TCP",pool="large"}`: 0, `{module="nvmf_TCP",pool="small"}`: 0,
+	}
+	g.Expect(samples(g, registry, metric)).To(Equal(want))
+	s.Target.BufferWaits = []engine.BufferWaits{{Module: "bdev"}, {Module: "nvmf_TCP", Small: 4}}
+	r.observeWaits(s)
+	want[`{module="nvmf_TCP",pool="small"}`] = 1
+	g.Expect(samples(g, registry, metric)).To(Equal(want))
+}
+
 // The tests of kubectl weft top have two scrapes of an agent, 10 seconds apart. They are what an agent serves.
 func TestScrapesForTheCommandLine(t *testing.T) {
 	g := NewWithT(t)

@@ -28,6 +28,9 @@ const (
 	largePool = "large"
 )
 
+// BufferPools are the pools that a module may wait for, as Observe names them.
+var BufferPools = []string{smallPool, largePool}
+
 // Starvation is what is known of I/O that waited for buffers.
 type Starvation struct {
 	// Since the counters were first read by this agent, in this life of the target.

@@ -126,7 +126,7 @@ func (l *Load) ofSPDK(is span) {
 	if counted || len(is.to.sums(ioOfReplicas.operations, together)) == 0 { // without replicas in use, there are none
 		l.Errors = &errors
 	}
-	waits := is.counts("weft_agent_buffer_waits_total", together)[""] // absent until the first
+	waits := is.counts("weft_agent_buffer_waits_total", together)[""] // absent until the target has answered
 	l.BufferWaits = &waits
 	const metric = "weft_agent_core_seconds_total"
 	spent := is.growth(metric, by("state"))
