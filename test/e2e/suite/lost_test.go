@@ -4,6 +4,7 @@ package suite
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -179,8 +180,16 @@ var _ = Describe("Claims whose objects are wiped from etcd", func() {
 		for _, claim := range []string{ns + "/claim", ns + "/plain"} {
 			Expect(out).To(ContainSubstring(claim))
 		}
-		out, err = weft(ctx, "recover", "--lost", "--all", "--claims")
-		AddReportEntry("kubectl weft recover --lost --all --claims", out)
+		all := []string{"recover", "--lost", "--all", "--claims"}
+		if engine == v1alpha1.EngineSPDK {
+			// storageNode has changed its engine, so nobody opens the pool that the kernel's target has on its drive.
+			out, err = weft(ctx, all...)
+			Expect(err).To(HaveOccurred(), out)
+			Expect(out).To(And(ContainSubstring("nothing was recovered"), ContainSubstring("has a pool that is not open")))
+			all = append(all, "--incomplete")
+		}
+		out, err = weft(ctx, all...)
+		AddReportEntry("kubectl weft "+strings.Join(all, " "), out)
 		Expect(err).NotTo(HaveOccurred(), out)
 		var volumes corev1.PersistentVolumeList
 		Expect(cluster.List(ctx, &volumes)).To(Succeed())

@@ -278,6 +278,7 @@ var _ = Describe("Prometheus", func() {
 			Expect(run.LoadTarget(ctx, realTarget)).To(Succeed())
 			target := spdkTarget("metered-spdk")
 			target.Spec.Cores.Mode = v1alpha1.CoresStatic // the only one that counts the time of cores
+			target.Spec.LatencyHistograms = new(v1alpha1.SwitchEnabled)
 			onClientNode(ctx, target)
 			newClass(ctx, target.Name, map[string]string{"target": target.Name})
 			pod := runPod(ctx, newClaim(ctx, newNamespace(ctx), "claim", target.Name), "writer", storageNode)
