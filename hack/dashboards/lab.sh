@@ -30,6 +30,7 @@ kubectl patch nvmftarget fast --type=merge \
 kubectl label --overwrite node node2 weft.storage/target=fast
 kubectl label --overwrite node node3 weft.storage/target=spdk-file
 kubectl apply -f config/samples/storageclass-replicas.yaml -f config/samples/spdk/target-file.yaml
+kubectl patch nvmftarget spdk-file --type=merge --patch '{"spec":{"latencyHistograms":"Enabled"}}'
 kubectl wait --for=condition=Ready nvmfnode --all --timeout=10m
 kubectl apply -f hack/dashboards/load.yaml
 kubectl wait --for=condition=Ready --namespace shop pod --all --timeout=15m
@@ -55,13 +56,13 @@ trap 'kill $!' EXIT
 echo 'collecting'
 
 # One replica of the volume `database` cannot be reached for 40 seconds. Then `logs` gets a second one.
-sleep 400
+sleep 300
 weft-lab exec node2 -- iptables -I INPUT -p tcp --dport 4420 -s "$(kubectl get node node3 -o jsonpath='{.status.addresses[0].address}')" -j DROP
 sleep 40
 weft-lab exec node2 -- iptables -D INPUT 1
-sleep 180
+sleep 120
 kubectl apply -f config/samples/volumeattributesclass-replicas.yaml
 kubectl --namespace shop patch pvc logs --patch '{"spec":{"volumeAttributesClassName":"weft-two"}}'
-sleep 600
-echo 'enough for pictures; in another shell: make dashboard-pictures PROMETHEUS_URL=http://127.0.0.1:9090 DRAW="--range 20m --var namespace=shop"'
+sleep 300
+echo 'enough for pictures; in another shell: make dashboard-pictures PROMETHEUS_URL=http://127.0.0.1:9090 DRAW="--range 14m --var namespace=shop"'
 wait
