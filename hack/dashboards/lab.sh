@@ -55,14 +55,26 @@ bin/prometheus --config.file="$work/prometheus.yml" --storage.tsdb.path="$work/d
 trap 'kill $!' EXIT
 echo 'collecting'
 
-# One replica of the volume `database` cannot be reached for 40 seconds. Then `logs` gets a second one.
+# becomes CLAIM STATE: waits until the volume of the claim has this state.
+becomes() {
+  kubectl wait --timeout=20m --for=jsonpath='{.status.state}'="$2" \
+    nvmfvolume/"$(kubectl --namespace shop get pvc "$1" -o jsonpath='{.spec.volumeName}')"
+}
+
+# Graphs need some minutes of load, and two scrapes to show something. Then one replica of the volume `database` cannot be
+# reached until it is out of use, and `logs` gets a second one.
 sleep 300
 weft-lab exec node2 -- iptables -I INPUT -p tcp --dport 4420 -s "$(kubectl get node node3 -o jsonpath='{.status.addresses[0].address}')" -j DROP
-sleep 40
+becomes database Degraded
+sleep 30
 weft-lab exec node2 -- iptables -D INPUT 1
-sleep 120
-kubectl apply -f config/samples/volumeattributesclass-replicas.yaml
-kubectl --namespace shop patch pvc logs --patch '{"spec":{"volumeAttributesClassName":"weft-two"}}'
-sleep 300
+becomes database Ready
+if [[ $(kubectl --namespace shop get pvc logs -o jsonpath='{.spec.volumeAttributesClassName}') != weft-two ]]; then
+  kubectl apply -f config/samples/volumeattributesclass-replicas.yaml
+  kubectl --namespace shop patch pvc logs --patch '{"spec":{"volumeAttributesClassName":"weft-two"}}'
+  becomes logs Degraded
+fi
+becomes logs Ready
+sleep 30
 echo 'enough for pictures; in another shell: make dashboard-pictures PROMETHEUS_URL=http://127.0.0.1:9090 DRAW="--range 14m --var namespace=shop"'
 wait
