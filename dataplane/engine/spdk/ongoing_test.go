@@ -102,7 +102,7 @@ func TestNextProcessDoesNotWaitForAGrowthThatNeverBegan(t *testing.T) {
 	record, err := os.ReadFile(filepath.Join(dir, name))
 	check(t, err)
 	goOn()
-	r.Eventually(fake.Inaccessible).WithTimeout(time.Minute).Should(BeEmpty())
+	r.Eventually(r.changingRecords).WithTimeout(time.Minute).Should(BeEmpty(), "which it removes last")
 	var o map[string]any
 	check(t, json.Unmarshal(record, &o))
 	o["growsTo"] = 1 << 40
@@ -111,8 +111,9 @@ func TestNextProcessDoesNotWaitForAGrowthThatNeverBegan(t *testing.T) {
 	check(t, os.WriteFile(filepath.Join(dir, name), record, 0o600))
 	check(t, os.WriteFile(r.quietRecord(x.NQN), nil, 0o600))
 	r.killed()
-	r.Eventually(func() []string { r.state(); return r.changingRecords() }).WithTimeout(time.Minute).Should(BeEmpty())
-	r.Expect(r.quietRecord(x.NQN)).NotTo(BeAnExistingFile())
+	r.state()
+	r.Eventually(r.quietRecord(x.NQN)).WithTimeout(time.Minute).ShouldNot(BeAnExistingFile(), "once it has woken the hosts")
+	r.Expect(r.changingRecords()).To(BeEmpty())
 }
 
 // TestNextProcessWaitsForAMerge, and not for the clearing after it.

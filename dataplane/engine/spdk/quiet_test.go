@@ -171,13 +171,14 @@ func TestHostsThatWaitAreWoken(t *testing.T) {
 	r.state()
 	release()
 	r.Eventually(func() []string { r.state(); return fake.Inaccessible() }).WithTimeout(time.Minute).Should(BeEmpty())
+	record := r.quietRecord(x.NQN)
+	r.Eventually(record).WithTimeout(time.Minute).ShouldNot(BeAnExistingFile(), "which is removed last")
 
 	for _, portal := range r.portals() {
 		_, err = spdkrpc.Call(r.ctx, r.client, spdkrpc.NvmfSubsystemListenerSetAnaState{NQN: x.NQN, State: spdkrpc.ANAInaccessible,
 			Address: spdkrpc.Address{Transport: string(portal.Transport), Family: spdkrpc.FamilyIPv4, Address: portal.Address, Port: strconv.Itoa(int(portal.Port))}})
 		check(t, err)
 	}
-	record := r.quietRecord(x.NQN)
 	check(t, os.WriteFile(record, nil, 0o600))
 	r.Expect(fake.Inaccessible()).NotTo(BeEmpty())
 	r.engine = r.machine.engine(t)
