@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/spdkrpc"
 )
 
 // An lvstore has its metadata pages from the day it was made. Each lvol takes one, and one for each 512 clusters of
@@ -36,14 +37,27 @@ func (p *pool) metadataPages() int64 {
 	return max(oldestPages, (taken-1)*perCluster-masks)
 }
 
+// roomForPages of volumes and snapshots: some are left for what the engine itself makes.
+func (p *pool) roomForPages() int64 {
+	total := p.metadataPages()
+	return total - max(8, total/64)
+}
+
 // pagesOf an lvol at most: of a volume once all of it was written, of a snapshot for what it has.
 func pagesOf(sizeBytes, ownBytes, clusterBytes int64, writable bool) int64 {
 	extents := (sizeBytes/clusterBytes + extentClusters - 1) / extentClusters
-	own := 1 + extents/extentsPerPage
+	own := 1 + rewrittenPages(sizeBytes, clusterBytes)
 	if writable {
 		return own + extents
 	}
 	return own + min(ownBytes/clusterBytes, extents)
+}
+
+// rewrittenPages are the pages of an lvol that SPDK writes to free ones each time, at most. The first stays where it
+// is.
+func rewrittenPages(sizeBytes, clusterBytes int64) int64 {
+	extents := (sizeBytes/clusterBytes + extentClusters - 1) / extentClusters
+	return extents / extentsPerPage
 }
 
 // promisedPages are those that the lvols of a pool have or may still need.
@@ -114,9 +128,7 @@ func (p *pool) reserveSnapshot(source *lvol) error {
 	if p.reserved == 0 {
 		p.reserved = p.promisedPages()
 	}
-	total := p.metadataPages()
-	// Some are left for what the engine itself makes.
-	room := total - max(8, total/64)
+	total, room := p.metadataPages(), p.roomForPages()
 	need := pagesOf(source.sizeBytes, source.ownBytes, p.ClusterBytes, false)
 	if p.reserved+need > room {
 		return fmt.Errorf("%w: pool %s has %d metadata pages, its volumes and snapshots need up to %d, and this snapshot needs %d; delete snapshots, or use another pool",
@@ -131,4 +143,30 @@ func (p *pool) reserveSnapshot(source *lvol) error {
 	}
 	p.reserved += need
 	return nil
+}
+
+// roomToMerge an lvol into another, or say that there may not be metadata pages enough: SPDK 26.05 may answer then that
+// it has merged what it did not write (blob_persist_complete_cb of lib/blob/blobstore.c). now are the lvols of the pool
+// as SPDK lists them.
+func (p *pool) roomToMerge(l, into *lvol, now []spdkrpc.Lvol) error {
+	held := 1 + p.clusters/extentClusters
+	for _, is := range now {
+		ownBytes := int64(is.AllocatedClusters) * p.ClusterBytes
+		sizeBytes := ownBytes * extentClusters // at most, as far as it matters, of one that was made since
+		if known := p.lvols[is.Name]; known != nil {
+			sizeBytes = known.sizeBytes
+		}
+		held += pagesOf(sizeBytes, ownBytes, p.ClusterBytes, false)
+	}
+	need := p.rewrittenToMerge(l, into)
+	if room := p.roomForPages(); held+need > room {
+		return fmt.Errorf("%w: pool %s has %d metadata pages, its volumes and snapshots have up to %d, and to merge snapshot %s into what was made of it takes %d of those that are free; delete volumes or other snapshots",
+			engine.ErrNoSpace, p.Device, p.metadataPages(), held, l.name, need)
+	}
+	return nil
+}
+
+// rewrittenToMerge an lvol into another are the pages that SPDK writes to free ones.
+func (p *pool) rewrittenToMerge(l, into *lvol) int64 {
+	return rewrittenPages(l.sizeBytes, p.ClusterBytes) + rewrittenPages(into.sizeBytes, p.ClusterBytes)
 }
