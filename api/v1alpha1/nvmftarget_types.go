@@ -284,6 +284,18 @@ const (
 	CoresInterrupt CoreMode = "Interrupt"
 )
 
+// MainCore is what the first of an SPDK target's cores does beside answering RPCs.
+// +kubebuilder:validation:Enum=Dedicated;Shared
+type MainCore string
+
+// Uses of the main core.
+const (
+	// MainCoreDedicated serves no connections, so that no host waits while it answers an RPC.
+	MainCoreDedicated MainCore = "Dedicated"
+	// MainCoreShared serves connections too.
+	MainCoreShared MainCore = "Shared"
+)
+
 // Cores of an SPDK target.
 // +kubebuilder:validation:XValidation:rule="has(self.count) != has(self.mask)",message="cores: set exactly one of count and mask"
 // +kubebuilder:validation:XValidation:rule="!has(self.dynamic) || self.mode == 'Dynamic'",message="cores.dynamic requires mode: Dynamic"
@@ -300,6 +312,10 @@ type Cores struct {
 	// +kubebuilder:validation:XValidation:rule="!self.matches('^0x0+$')",message="cores.mask must contain at least one CPU"
 	// +optional
 	Mask string `json:"mask,omitempty"`
+	// MainCore is the first of the cores, which answers RPCs: Dedicated (it serves no connections) or Shared. By
+	// default it is dedicated from three cores on, where the others are enough for the links.
+	// +optional
+	MainCore MainCore `json:"mainCore,omitempty"`
 	// Mode: Static (every core polls), Dynamic (idle cores sleep) or Interrupt (cores sleep until there is work).
 	// Default Dynamic.
 	// +kubebuilder:default=Dynamic

@@ -133,6 +133,9 @@ var targetRules = []validation{
 
 	{name: "a core count", base: targetSPDK, edit: `spec: {cores: {count: 4}}`},
 	{name: "a core mask", base: targetSPDK, edit: `spec: {cores: {mask: "0xf0", mode: Static}}`},
+	{name: "a core for RPCs", base: targetSPDK, edit: `spec: {cores: {count: 4, mainCore: Dedicated}}`},
+	{name: "a main core that does something else", base: targetSPDK, edit: `spec: {cores: {count: 4, mainCore: Idle}}`,
+		field: "spec.cores.mainCore", want: `"Dedicated", "Shared"`},
 	{name: "no way to cores", base: targetSPDK, edit: `spec: {cores: {mode: Static}}`,
 		field: "spec.cores", want: "cores: set exactly one of count and mask"},
 	{name: "two ways to cores", base: targetSPDK, edit: `spec: {cores: {count: 4, mask: "0xf0"}}`,

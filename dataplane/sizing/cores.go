@@ -28,6 +28,8 @@ const (
 	manyCores = 4
 	// defaultCores is the number where no link says its speed.
 	defaultCores = 2
+	// ownRPCCoreFrom so many cores on, the first one serves no connections where the others are enough.
+	ownRPCCoreFrom = 3
 )
 
 // A cpu of the node, and what counts when cores are chosen.
@@ -164,18 +166,49 @@ func planCores(node Node, spec *v1alpha1.Cores, t topology, l links, taken func(
 			"the target needs %d whole CPUs (%s), but the kubelet of node %s can allocate %d; use cores.count %d or less, or reserve fewer CPUs for the system",
 			plan.cores.Size(), plan.cores, node.Name, a.CPUs, a.CPUs))
 	}
-	plan.pollGroups = plan.cores
-	quiet := plan.cores.Difference(t.interrupts).Difference(taken(plan.cores))
-	if enough := l.coresNeeded(); !quiet.Equals(plan.cores) && enough > 0 && quiet.Size() >= enough {
-		plan.pollGroups = quiet
-		words := "CPUs %s probably handle the NIC's interrupts (its queues start at the first CPU of its NUMA node), and the other %d CPUs are enough for the link"
-		if t.tuned {
-			words = "CPUs %s handle the NIC's interrupts (tuning.interrupts), and the other %d CPUs are enough for the link"
-		}
-		why.computed("pollGroupMask", cpus.Mask(quiet), fmt.Sprintf(words,
-			plan.cores.Difference(quiet), quiet.Size()))
+	main := v1alpha1.MainCore("")
+	if spec != nil {
+		main = spec.MainCore
 	}
+	if main == v1alpha1.MainCoreDedicated && plan.cores.Size() == 1 {
+		return corePlan{}, new(reasonf(v1alpha1.ReasonInvalidSetting,
+			"cores.mainCore is Dedicated, but the target has only CPU %s, so that none would serve connections; use two cores or more, or Shared", plan.cores))
+	}
+	plan.pollGroups = pollGroups(plan.cores, main, t, l, taken, why)
 	return plan, nil
+}
+
+// pollGroups are the cores that serve connections: all, or those that do nothing else, where these are enough for the
+// links. The first core answers RPCs. SPDK's main thread stays on it, also with the dynamic scheduler, which moves busy
+// poll groups only within their mask.
+func pollGroups(cores cpuset.CPUSet, main v1alpha1.MainCore, t topology, l links, taken func(cpuset.CPUSet) cpuset.CPUSet, why *explanation) cpuset.CPUSet {
+	groups, first := cores, cpuset.New(cores.List()[0])
+	source, enough := v1alpha1.SourceComputed, l.coresNeeded()
+	var because []string
+	if main == v1alpha1.MainCoreDedicated {
+		groups, source = groups.Difference(first), v1alpha1.SourceGiven
+		because = append(because, fmt.Sprintf("CPU %s answers RPCs, set by cores.mainCore", first))
+	}
+	if quiet := groups.Difference(t.interrupts).Difference(taken(cores)); !quiet.Equals(groups) && enough > 0 && quiet.Size() >= enough {
+		words := "CPUs %s probably handle the NIC's interrupts (its queues start at the first CPU of its NUMA node)"
+		if t.tuned {
+			words = "CPUs %s handle the NIC's interrupts (tuning.interrupts)"
+		}
+		because = append(because, fmt.Sprintf(words, groups.Difference(quiet)))
+		groups = quiet
+	}
+	if rest := groups.Difference(first); main == "" && cores.Size() >= ownRPCCoreFrom && !rest.Equals(groups) && rest.Size() >= enough {
+		because = append(because, fmt.Sprintf("CPU %s answers RPCs, and hosts would wait meanwhile (80 ms for a list of 1,000 volumes, measured)", first))
+		groups = rest
+	}
+	if len(because) > 0 {
+		left := "%s left for connections"
+		if enough > 0 && groups.Size() >= enough {
+			left += ", which is enough for the links"
+		}
+		why.add(source, "pollGroupMask", cpus.Mask(groups), strings.Join(append(because, fmt.Sprintf(left, text.Plural(groups.Size(), "CPU"))), "; "))
+	}
+	return groups
 }
 
 func givenCores(node Node, mask string, t topology, l links, why *explanation) (cpuset.CPUSet, *Reason) {
@@ -300,6 +333,10 @@ func defaultCount(t topology, l links) (int, v1alpha1.ChoiceSource, string) {
 	n := min(need, half)
 	because := fmt.Sprintf("%s for links of %s (one for each %.1f Gb/s of TCP or %d Gb/s of RDMA, as published measurements of SPDK show)",
 		text.Plural(n, "core"), l.speeds(), tcpMbpsPerCore/1000.0, rdmaMbpsPerCore/1000)
+	if need+1 >= ownRPCCoreFrom && need < half {
+		n = need + 1
+		because += ", and one that answers RPCs"
+	}
 	if n < need {
 		because = fmt.Sprintf("half of the physical cores, %d, though links of %s could keep %d busy", n, l.speeds(), need)
 	}

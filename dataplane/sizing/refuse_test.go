@@ -63,6 +63,7 @@ func TestPlanOfSPDKSaysWhyNot(t *testing.T) {
 		"RDMA without a device":          {edits: []edit{transports(rdma(4420, iface("eno1")))}, want: one(v1alpha1.ReasonNoRDMADevice, "eno1")},
 		"SRQs deeper than the device's":  {edits: []edit{transports(srq(v1alpha1.SRQEnabled, 40000))}, want: one(v1alpha1.ReasonInvalidSetting, "srq.depth is 40000", "use 32767 or less")},
 		"SRQs deeper than 16 bits":       {edits: []edit{transports(srq(v1alpha1.SRQEnabled, 70000))}, want: one(v1alpha1.ReasonInvalidSetting, "srq.depth", "16 bits")},
+		"no core for connections":        {edits: []edit{count(1), mainCore(v1alpha1.MainCoreDedicated)}, want: one(v1alpha1.ReasonInvalidSetting, "cores.mainCore is Dedicated", "only CPU 16", "two cores or more, or Shared")},
 		"more poll groups than SRQs":     {node: func(n *sizing.Node) { n.Inventory.RDMADevices[0].MaxSRQ = 3 }, edits: []edit{transports(srq(v1alpha1.SRQEnabled, 0)), count(4)}, want: one(v1alpha1.ReasonInvalidSetting, "mlx5_0 has 3", "4 poll groups", "cores.count 3")},
 		"more cores than there are":      {edits: []edit{count(64)}, want: one(v1alpha1.ReasonNotEnoughCPUs, "63 CPUs besides CPU 0", "cores.count from 1 to 63")},
 		"more cores than the only one": {node: func(n *sizing.Node) {

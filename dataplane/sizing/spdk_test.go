@@ -66,11 +66,21 @@ func spdk(edits ...edit) v1alpha1.NvmfTargetSpec {
 	return spec(append([]edit{func(s *v1alpha1.NvmfTargetSpec) { s.Engine = v1alpha1.EngineSPDK }, transports(tcp(4420, iface("ens1f0")))}, edits...)...)
 }
 
+// count of cores, and mask of them, all of which serve connections.
 func count(n int32) edit {
-	return func(s *v1alpha1.NvmfTargetSpec) { s.Cores = &v1alpha1.Cores{Count: new(n)} }
+	return func(s *v1alpha1.NvmfTargetSpec) {
+		s.Cores = &v1alpha1.Cores{Count: new(n), MainCore: v1alpha1.MainCoreShared}
+	}
 }
 func mask(m string) edit {
-	return func(s *v1alpha1.NvmfTargetSpec) { s.Cores = &v1alpha1.Cores{Mask: m} }
+	return func(s *v1alpha1.NvmfTargetSpec) {
+		s.Cores = &v1alpha1.Cores{Mask: m, MainCore: v1alpha1.MainCoreShared}
+	}
+}
+
+// mainCore of cores that were chosen before.
+func mainCore(use v1alpha1.MainCore) edit {
+	return func(s *v1alpha1.NvmfTargetSpec) { s.Cores.MainCore = use }
 }
 func coreMode(m v1alpha1.CoreMode) edit {
 	return func(s *v1alpha1.NvmfTargetSpec) { s.Cores = &v1alpha1.Cores{Count: new(int32(4)), Mode: m} }
@@ -125,8 +135,8 @@ func TestPlanOfSPDK(t *testing.T) {
 	p := planned(t, bigServer(), spdk())
 	got := *p.SPDK
 	want := v1alpha1.SPDKPlan{
-		// 8 cores for 100 Gb/s of TCP, on the NIC's NUMA node.
-		CoreMask: "0xff0000", Mode: v1alpha1.CoresDynamic,
+		// 8 cores for 100 Gb/s of TCP, on the NIC's NUMA node, and one for RPCs.
+		CoreMask: "0x1ff0000", PollGroupMask: "0x1fe0000", Mode: v1alpha1.CoresDynamic,
 		Scheduler: &v1alpha1.PlannedScheduler{PeriodMicroseconds: 1_000_000, LoadLimit: 20, CoreLimit: 80, CoreBusy: 95},
 		Hugepages: v1alpha1.Hugepages2Mi, MemoryBytes: got.MemoryBytes, PodMemoryBytes: got.PodMemoryBytes,
 		// 128 volumes x 2 queues x 128 commands x 2, and 256 for each of 8 + 2 threads, would be more than SPDK's
@@ -186,15 +196,15 @@ func TestPlanOfSPDKChoosesCores(t *testing.T) {
 		"all physical cores of the NIC's node":    {edits: []edit{count(16)}, want: "0xffff0000"},
 		"siblings after physical cores":           {edits: []edit{count(18)}, want: "0x30000ffff0000", warns: []string{"2 of them share a physical core"}},
 		"another NUMA node last":                  {edits: []edit{count(33)}, want: "0xffff0000ffff0002", warns: []string{"1 of them are on another NUMA node"}},
-		"by RDMA's need":                          {edits: []edit{transports(rdma(4420, iface("ens1f0")))}, want: "0x30000", why: []string{"2 cores for links of ens1f0 100 Gb/s", "50 Gb/s of RDMA"}},
-		"by TCP's need where both share a link":   {edits: []edit{transports(rdma(4420, iface("ens1f0")), tcp(4420, iface("ens1f0")))}, want: "0xff0000"},
+		"by RDMA's need":                          {edits: []edit{transports(rdma(4420, iface("ens1f0")))}, want: "0x70000", groups: "0x60000", why: []string{"2 cores for links of ens1f0 100 Gb/s", "50 Gb/s of RDMA", "and one that answers RPCs"}},
+		"by TCP's need where both share a link":   {edits: []edit{transports(rdma(4420, iface("ens1f0")), tcp(4420, iface("ens1f0")))}, want: "0x1ff0000", groups: "0x1fe0000"},
 		"a VLAN has its interface's link, and no more": {node: func(n *sizing.Node) {
 			n.Inventory.NICs = append(n.Inventory.NICs, v1alpha1.NIC{Name: "ens1f0.7", Addresses: []string{"10.27.0.5/16"}, Up: true, SpeedMbps: 100_000, Lower: []string{"ens1f0"}})
-		}, edits: []edit{transports(tcp(4420, iface("ens1f0")), tcp(4421, iface("ens1f0.7")))}, want: "0xff0000", why: []string{"8 cores for links of ens1f0 100 Gb/s"}},
+		}, edits: []edit{transports(tcp(4420, iface("ens1f0")), tcp(4421, iface("ens1f0.7")))}, want: "0x1ff0000", groups: "0x1fe0000", why: []string{"8 cores for links of ens1f0 100 Gb/s"}},
 		"two where no link says its speed": {edits: []edit{transports(tcp(4420, iface("ens2f0")))}, want: "0x30000", why: []string{"no link speed is known", "2 cores"}},
 		"half of the machine at most":      {node: nic(func(n *v1alpha1.NIC) { n.SpeedMbps = 800_000 }), want: "0x7fff0000", why: []string{"half of the physical cores, 15", "64 busy"}},
 		"away from the NIC's interrupts": {
-			node: nic(func(n *v1alpha1.NIC) { n.RxQueues = 8 }), want: "0xff000000",
+			node: nic(func(n *v1alpha1.NIC) { n.RxQueues = 8 }), want: "0xff010000", groups: "0xff000000",
 		},
 		"a mask":                               {edits: []edit{mask("0xF00000")}, want: "0xf00000", why: []string{"cores.mask"}},
 		"a mask far from the NIC":              {edits: []edit{mask("0x1000F0")}, want: "0x1000f0", warns: []string{"4 of them are on another NUMA node than the NIC"}},
@@ -235,6 +245,42 @@ func TestPlanOfSPDKChoosesCores(t *testing.T) {
 			says(t, "warning", c.Warning, test.warns...)
 			if len(test.warns) == 0 && c.Warning != "" {
 				t.Errorf("unexpected warning: %s", c.Warning)
+			}
+		})
+	}
+}
+
+func TestPlanOfSPDKKeepsACoreForRPCs(t *testing.T) {
+	unknown := transports(tcp(4420, iface("ens2f0")))
+	fewQueues := func(n *sizing.Node) { n.Inventory.NICs[1].RxQueues = 4 }
+	for name, test := range map[string]struct {
+		node  func(*sizing.Node)
+		edits []edit
+		want  string // mask of the poll groups; "" for all cores
+		why   []string
+	}{
+		"from three cores on": {edits: []edit{unknown, count(3), mainCore("")}, want: "0x60000", why: []string{"CPU 16 answers RPCs", "2 CPUs left for connections"}},
+		"not of two":          {edits: []edit{unknown, count(2), mainCore("")}},
+		"where the others are enough for the link": {edits: []edit{count(9), mainCore("")}, want: "0x1fe0000", why: []string{"8 CPUs left for connections, which is enough for the links"}},
+		"not where the link needs all":             {edits: []edit{count(8), mainCore("")}},
+		"apart from the NIC's interrupts": {node: fewQueues, edits: []edit{mask("0x1fff8000"), mainCore("")}, want: "0x1ff00000",
+			why: []string{"CPUs 16-19 probably handle", "CPU 15 answers RPCs"}},
+		"one that takes interrupts too": {node: fewQueues, edits: []edit{mask("0xfff0000"), mainCore("")}, want: "0xff00000", why: []string{"CPUs 16-19 probably handle"}},
+		"as asked":                      {edits: []edit{count(2), mainCore(v1alpha1.MainCoreDedicated)}, want: "0x20000", why: []string{"CPU 16 answers RPCs, set by cores.mainCore", "1 CPU left for connections"}},
+		"as asked, and apart from the NIC's interrupts": {node: fewQueues, edits: []edit{mask("0x1fff8000"), mainCore(v1alpha1.MainCoreDedicated)}, want: "0x1ff00000"},
+		"not where all are to serve":                    {edits: []edit{unknown, count(16)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			node := bigServer()
+			if test.node != nil {
+				test.node(&node)
+			}
+			p := planned(t, node, spdk(test.edits...))
+			if p.SPDK.PollGroupMask != test.want {
+				t.Errorf("got poll groups %q of cores %s, want %q", p.SPDK.PollGroupMask, p.SPDK.CoreMask, test.want)
+			}
+			if test.want != "" {
+				says(t, "why", choice(t, p, "pollGroupMask").Why, test.why...)
 			}
 		})
 	}
@@ -333,7 +379,7 @@ func TestPlanOfSPDKHasMemoryForHistograms(t *testing.T) {
 	if c := choice(t, with, "latencyHistograms"); c.Source != v1alpha1.SourceGiven || c.Value != "Enabled" {
 		t.Errorf("the choice: %+v", c)
 	}
-	if with.SPDK.CoreMask != "0xff0000" || with.SPDK.PollGroupMask != "" {
+	if with.SPDK.PollGroupMask != "0x1fe0000" {
 		t.Fatalf("poll groups are %q of %s", with.SPDK.PollGroupMask, with.SPDK.CoreMask)
 	}
 	const want = v1alpha1.DefaultAttachments * 8 * 59_500
@@ -422,7 +468,7 @@ func TestPlanOfSPDKSaysWhatWouldFit(t *testing.T) {
 	if len(reasons) != 1 || reasons[0].Reason != v1alpha1.ReasonMemoryExceeded {
 		t.Fatalf("got %v", reasons)
 	}
-	says(t, "reason", reasons[0].Message, "622 MiB", "162 MiB over memory.limit (460 MiB)", "attachments.expected 22 (", "transports[].queueDepth 44 (", "to spare")
+	says(t, "reason", reasons[0].Message, "624 MiB", "164 MiB over memory.limit (460 MiB)", "attachments.expected 21 (", "transports[].queueDepth 43 (", "to spare")
 	_, capsule := sizing.Plan(bigServer(), spdk(attachments(64, 2), limit("580Mi")))
 	_, offer, _ := strings.Cut(capsule[0].Message, "transports[].inCapsuleDataSize ")
 	offer, _, _ = strings.Cut(offer, " ")
@@ -430,14 +476,14 @@ func TestPlanOfSPDKSaysWhatWouldFit(t *testing.T) {
 		t.Errorf("a size in steps of 16 bytes is wanted, not %q: %v, in %s", offer, err, capsule[0].Message)
 	}
 	shallow := tcp(4420, iface("ens1f0"))
-	shallow.QueueDepth = 44
-	for name, fits := range map[string][]edit{"attachments.expected 22": {attachments(22, 2)}, "queueDepth 44": {attachments(64, 2), transports(shallow)}} {
+	shallow.QueueDepth = 43
+	for name, fits := range map[string][]edit{"attachments.expected 21": {attachments(21, 2)}, "queueDepth 43": {attachments(64, 2), transports(shallow)}} {
 		planned(t, bigServer(), spdk(append(fits, limit("460Mi"))...))
 		t.Log(name, "fits")
 	}
 	deeper := shallow
-	deeper.QueueDepth = 45
-	for name, over := range map[string][]edit{"attachments.expected 23": {attachments(23, 2)}, "queueDepth 45": {attachments(64, 2), transports(deeper)}} {
+	deeper.QueueDepth = 44
+	for name, over := range map[string][]edit{"attachments.expected 22": {attachments(22, 2)}, "queueDepth 44": {attachments(64, 2), transports(deeper)}} {
 		if p, _ := sizing.Plan(bigServer(), spdk(append(over, limit("460Mi"))...)); p != nil {
 			t.Errorf("%s fits too: the message should have said it", name)
 		}

@@ -30,7 +30,7 @@ var requests = []request{
 	NvmfSubsystemGetControllers{},
 	IobufSetOptions{}, IobufGetStats{},
 	SockImplSetOptions{}, SockImplGetOptions{},
-	FrameworkSetScheduler{}, FrameworkGetScheduler{}, FrameworkGetReactors{}, ThreadSetCpumask{},
+	SchedulerSetOptions{}, FrameworkSetScheduler{}, FrameworkGetScheduler{}, FrameworkGetReactors{}, ThreadSetCpumask{},
 	KeyringFileAddKey{}, KeyringFileRemoveKey{}, KeyringGetKeys{},
 	ThreadGetStats{}, NvmfGetStats{},
 }

@@ -23,6 +23,18 @@ type FrameworkSetScheduler struct {
 
 func (FrameworkSetScheduler) method() string { return "framework_set_scheduler" }
 
+// SchedulerSetOptions chooses cores for the dynamic scheduler. Only before init.
+type SchedulerSetOptions struct {
+	answers[Done]
+	// SchedulingCore that idle threads are gathered on. The main core by default, which is the first.
+	SchedulingCore uint32 `json:"scheduling_core"`
+	// IsolatedCoreMask in hexadecimal, of cores whose threads stay and that get no others; 0x0 for none. SchedulingCore is
+	// none of them.
+	IsolatedCoreMask string `json:"isolated_core_mask"`
+}
+
+func (SchedulerSetOptions) method() string { return "scheduler_set_options" }
+
 // FrameworkGetScheduler asks for the scheduler and its limits. Allowed in every state.
 type FrameworkGetScheduler struct {
 	answers[Scheduler]
@@ -35,9 +47,11 @@ type Scheduler struct {
 	Name           string `json:"scheduler_name"`
 	PeriodMicros   uint64 `json:"scheduler_period"`
 	SchedulingCore uint32 `json:"scheduling_core"`
-	LoadLimit      uint8  `json:"load_limit"`
-	CoreLimit      uint8  `json:"core_limit"`
-	CoreBusy       uint8  `json:"core_busy"`
+	// IsolatedCoreMask in hexadecimal without 0x.
+	IsolatedCoreMask string `json:"isolated_core_mask"`
+	LoadLimit        uint8  `json:"load_limit"`
+	CoreLimit        uint8  `json:"core_limit"`
+	CoreBusy         uint8  `json:"core_busy"`
 }
 
 // FrameworkGetReactors asks what each core does. Only after init.

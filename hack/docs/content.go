@@ -17,7 +17,7 @@ const mib = 1 << 20
 func receiveQueues(p published, jobs int32, mode v1alpha1.SRQMode) (*v1alpha1.Plan, error) {
 	node := server(1, 4)
 	plan, reasons := sizing.Plan(node, target(node, v1alpha1.TransportRDMA, func(s *v1alpha1.NvmfTargetSpec) {
-		s.Cores = &v1alpha1.Cores{Count: new(p.SRQ.Cores)}
+		s.Cores = &v1alpha1.Cores{Count: new(p.SRQ.Cores), MainCore: v1alpha1.MainCoreShared}
 		s.Attachments = v1alpha1.Attachments{Expected: jobs, IOQueues: 1}
 		s.Transports[0].QueueDepth = p.SRQ.QueueDepth
 		s.Transports[0].SRQ = &v1alpha1.SRQ{Mode: mode}
@@ -94,7 +94,7 @@ func kept(each, cores int32) int32 { return 2 * each * (cores + 1) }
 func pacing(cores int32, manual *pacingRow) (*v1alpha1.Plan, []sizing.Reason) {
 	node := server(2, 15)
 	return sizing.Plan(node, target(node, v1alpha1.TransportRDMA, func(s *v1alpha1.NvmfTargetSpec) {
-		s.Cores = &v1alpha1.Cores{Count: new(cores)}
+		s.Cores = &v1alpha1.Cores{Count: new(cores), MainCore: v1alpha1.MainCoreShared}
 		if manual != nil {
 			s.Buffers = &v1alpha1.Buffers{Mode: v1alpha1.BuffersManual,
 				Large: &v1alpha1.LargePool{Count: manual.Buffers + kept(16, cores), CachePerCore: manual.Cache},

@@ -78,7 +78,7 @@ func Methods() []string {
 		"nvmf_set_config", "nvmf_set_max_subsystems", "nvmf_subsystem_add_host", "nvmf_subsystem_add_listener", "nvmf_subsystem_add_ns",
 		"nvmf_subsystem_get_controllers", "nvmf_subsystem_listener_set_ana_state", "nvmf_subsystem_remove_host", "nvmf_subsystem_remove_listener", "nvmf_subsystem_remove_ns",
 		"nvmf_subsystem_set_keys", "nvmf_subsystem_set_ns_ana_group",
-		"rpc_get_methods", "sock_impl_get_options", "sock_impl_set_options", "spdk_get_version", "thread_get_stats", "thread_set_cpumask",
+		"rpc_get_methods", "scheduler_set_options", "sock_impl_get_options", "sock_impl_set_options", "spdk_get_version", "thread_get_stats", "thread_set_cpumask",
 	}
 }
 

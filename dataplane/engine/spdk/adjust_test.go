@@ -4,8 +4,10 @@ package spdk_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 
@@ -144,6 +146,37 @@ func TestTransportsAndPollGroupsNeedARestart(t *testing.T) {
 	g.Expect(differences(func(p *v1alpha1.SPDKPlan) { p.Transports = p.Transports[:1] })).To(ConsistOf("transport RDMA is not planned"))
 	g.Expect(differences(func(p *v1alpha1.SPDKPlan) { p.PollGroupMask = "0x1" })).To(ConsistOf("connections are served on cores 1, but should be on 0"))
 	g.Expect(differences(func(p *v1alpha1.SPDKPlan) { p.PollGroupMask = "" })).To(ConsistOf("connections are served on cores 1, but should be on 0-1"))
+}
+
+// TestMainCoreServesNoConnections where the plan leaves it out, though the dynamic scheduler gathers idle threads.
+func TestMainCoreServesNoConnections(t *testing.T) {
+	for name, groups := range map[string]string{"all cores": "", "the main core too": "0x3", "the other core": "0x2"} {
+		t.Run(name, func(t *testing.T) {
+			m := newMachine(t)
+			m.fake.CoreMask, m.flags = "0x3", []string{"-m", "0x3"}
+			m.plan = planOf(v1alpha1.TransportTCP)
+			m.plan.SPDK.CoreMask, m.plan.SPDK.PollGroupMask, m.plan.SPDK.Mode = "0x3", groups, v1alpha1.CoresDynamic
+			m.restart(t)
+			client, err := spdkrpc.New(m.socket(), spdkrpc.Options{})
+			check(t, err)
+			t.Cleanup(client.Close)
+			servesOn := func() (cores []uint32, err error) {
+				is, err := spdkrpc.Call(t.Context(), client, spdkrpc.FrameworkGetReactors{})
+				for _, r := range is.Reactors {
+					if slices.ContainsFunc(r.Threads, func(t spdkrpc.ReactorThread) bool { return strings.HasPrefix(t.Name, "nvmf_tgt_poll_group") }) {
+						cores = append(cores, r.Core)
+					}
+				}
+				return cores, err
+			}
+			want := uint32(0)
+			if groups == "0x2" {
+				want = 1
+			}
+			NewWithT(t).Eventually(servesOn).WithTimeout(time.Minute).Should(Equal([]uint32{want}))
+			NewWithT(t).Consistently(servesOn).WithTimeout(3 * time.Second).Should(Equal([]uint32{want}))
+		})
+	}
 }
 
 func TestBufferWaits(t *testing.T) {

@@ -124,7 +124,11 @@ func (s *session) initialize(plan *v1alpha1.SPDKPlan, want settings, speaks dial
 		return mapError(err)
 	}
 	if plan.PollGroupMask != "" {
-		if err := s.setPollGroups(want.pollGroups); err != nil {
+		groups, err := s.setPollGroups(want.pollGroups)
+		if err != nil {
+			return err
+		}
+		if err := s.isolateMainCore(groups); err != nil {
 			return err
 		}
 	}
@@ -135,12 +139,12 @@ func (s *session) initialize(plan *v1alpha1.SPDKPlan, want settings, speaks dial
 	return nil
 }
 
-// setPollGroups on the planned cores that the target runs on. Which these are it does not tell at this
+// setPollGroups on the planned cores that the target runs on, and answer which these are. It does not tell at this
 // point, but it refuses a core that it does not have.
-func (s *session) setPollGroups(want cpuset.CPUSet) error {
-	_, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.NvmfSetConfig{PollGroupsMask: cpus.Mask(want)})
+func (s *session) setPollGroups(want cpuset.CPUSet) (groups cpuset.CPUSet, err error) {
+	_, err = spdkrpc.Call(s.ctx, s.conn, spdkrpc.NvmfSetConfig{PollGroupsMask: cpus.Mask(want)})
 	if !errors.Is(err, spdkrpc.ErrInvalid) {
-		return mapError(err)
+		return want, mapError(err)
 	}
 	cores := want.List()
 	tries := make([]spdkrpc.NvmfSetConfig, len(cores))
@@ -154,13 +158,34 @@ func (s *session) setPollGroups(want cpuset.CPUSet) error {
 		case err == nil:
 			has = append(has, cores[i])
 		case !errors.Is(err, spdkrpc.ErrInvalid):
-			return mapError(err)
+			return groups, mapError(err)
 		}
 	}
 	if len(has) == 0 {
-		return fmt.Errorf("%w: the target runs on none of the cores %s that should serve connections", engine.ErrUnsupported, want)
+		return groups, fmt.Errorf("%w: the target runs on none of the cores %s that should serve connections", engine.ErrUnsupported, want)
 	}
-	_, err = spdkrpc.Call(s.ctx, s.conn, spdkrpc.NvmfSetConfig{PollGroupsMask: cpus.Mask(cpuset.New(has...))})
+	groups = cpuset.New(has...)
+	_, err = spdkrpc.Call(s.ctx, s.conn, spdkrpc.NvmfSetConfig{PollGroupsMask: cpus.Mask(groups)})
+	return groups, mapError(err)
+}
+
+// isolateMainCore if it serves no connections. SPDK 26.05's dynamic scheduler would gather idle poll groups on it, also
+// against their mask, and leave them there until it is nearly full (_balance_idle and _find_optimal_core of
+// module/scheduler/dynamic). So they are gathered on the first of their own cores.
+func (s *session) isolateMainCore(groups cpuset.CPUSet) error {
+	is, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.FrameworkGetScheduler{})
+	if err != nil {
+		return mapError(err)
+	}
+	main := cpuset.New(int(is.SchedulingCore))
+	if isolated, err := cpus.ParseMask(is.IsolatedCoreMask); err == nil && !isolated.IsEmpty() {
+		main = isolated // by a process that was killed
+	}
+	options := spdkrpc.SchedulerSetOptions{SchedulingCore: uint32(groups.List()[0]), IsolatedCoreMask: cpus.Mask(main)}
+	if main.IsSubsetOf(groups) {
+		options = spdkrpc.SchedulerSetOptions{SchedulingCore: uint32(main.List()[0]), IsolatedCoreMask: "0x0"}
+	}
+	_, err = spdkrpc.Call(s.ctx, s.conn, options)
 	return mapError(err)
 }
 

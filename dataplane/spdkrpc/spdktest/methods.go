@@ -81,6 +81,7 @@ var nvmfMethods = []method{
 }
 
 var frameworkMethods = []method{
+	{"scheduler_set_options", startup, (*app).schedulerSetOptions},
 	{"framework_get_scheduler", always, (*app).frameworkGetScheduler},
 	{"framework_set_scheduler", always, (*app).frameworkSetScheduler},
 	{"framework_get_reactors", runtime, (*app).frameworkGetReactors},

@@ -19,6 +19,7 @@ type scheduler struct {
 	coreBusy  uint8
 	locks     bool
 	left      bool // static was in use and is not any more
+	chosen    time.Time
 }
 
 func defaultScheduler(core int) scheduler {
@@ -45,6 +46,7 @@ func (a *app) frameworkSetScheduler(r *request) {
 		return
 	}
 	s.use(name)
+	s.chosen = time.Now()
 	a.scheduler = s
 	if name == "dynamic" {
 		if !r.decodeRelaxed(optional("load_limit", asUint(&s.loadLimit)), optional("core_limit", asUint(&s.coreLimit)),
@@ -68,6 +70,40 @@ func (s *scheduler) use(name string) {
 			s.period = 1
 		}
 	}
+}
+
+func (a *app) schedulerSetOptions(r *request) {
+	var isolated string
+	core := uint64(a.scheduler.core)
+	if !r.decode(optional("isolated_core_mask", asString(&isolated)), optional("scheduling_core", asUint(&core))) {
+		r.fail(codeInvalidParams, "Invalid parameters")
+		return
+	}
+	if isolated != "" {
+		cores, err := parseCores(isolated)
+		switch {
+		case err != nil: // SPDK takes no notice
+		case slices.Contains(cores, int(core)):
+			r.fail(codeInvalidParams, "Scheduling core cannot be included in isolated core mask.\n")
+			return
+		case !subset(cores, a.cores):
+			r.fail(codeInvalidParams, "Invalid isolated core mask\n")
+			return
+		default:
+			a.scheduler.isolated = cores
+		}
+	}
+	if !slices.Contains(a.cores, int(core)) {
+		r.fail(codeInvalidParams, "Invalid scheduling core.\n")
+		return
+	}
+	a.scheduler.core = int(core)
+	r.answer(true)
+}
+
+// hasDecided says whether the dynamic scheduler has moved threads.
+func (s *scheduler) hasDecided() bool {
+	return s.name == "dynamic" && time.Since(s.chosen) > time.Duration(s.period)*time.Microsecond
 }
 
 func (a *app) frameworkGetScheduler(r *request) {
@@ -113,6 +149,10 @@ func (a *app) threads() []thread {
 		if moved, ok := a.nvmf.cpumasks[threads[i].id]; ok {
 			threads[i].cores = moved
 			threads[i].core = a.nvmf.placed[threads[i].id]
+		}
+		// All are idle, which the dynamic scheduler gathers, wherever they may run.
+		if a.scheduler.hasDecided() && !slices.Contains(a.scheduler.isolated, threads[i].core) {
+			threads[i].core = a.scheduler.core
 		}
 	}
 	return threads

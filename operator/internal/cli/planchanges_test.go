@@ -22,7 +22,7 @@ func TestPlanOfAServingNodeShowsWhatChanges(t *testing.T) {
 		want, lack []string
 	}{
 		"nothing":         {func(*v1alpha1.NvmfTargetSpec) {}, []string{same}, []string{replaced, "CHANGES"}},
-		"cores":           {func(s *v1alpha1.NvmfTargetSpec) { s.Cores = &v1alpha1.Cores{Count: ptr.To[int32](4)} }, []string{"coreMask 0xff0000 0xf0000", replaced}, []string{same, "drive"}},
+		"cores":           {func(s *v1alpha1.NvmfTargetSpec) { s.Cores = &v1alpha1.Cores{Count: ptr.To[int32](4)} }, []string{"coreMask 0x1ff0000 0xf0000", replaced}, []string{same, "drive"}},
 		"over-promising":  {func(s *v1alpha1.NvmfTargetSpec) { s.OverProvisioningPercent = 200 }, []string{"promises of each pool - up to 200%"}, []string{replaced, same}},
 		"a smaller queue": {func(s *v1alpha1.NvmfTargetSpec) { s.Transports[0].QueueDepth = 64 }, []string{"8 I/O queues of depth 128", "8 I/O queues of depth 64", replaced}, nil},
 		"queues of NICs": {func(s *v1alpha1.NvmfTargetSpec) {
