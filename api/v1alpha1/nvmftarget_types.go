@@ -297,11 +297,12 @@ const (
 )
 
 // Cores of an SPDK target.
-// +kubebuilder:validation:XValidation:rule="has(self.count) != has(self.mask)",message="cores: set exactly one of count and mask"
+// +kubebuilder:validation:XValidation:rule="!has(self.count) || !has(self.mask)",message="cores: set at most one of count and mask"
 // +kubebuilder:validation:XValidation:rule="!has(self.dynamic) || self.mode == 'Dynamic'",message="cores.dynamic requires mode: Dynamic"
 // +kubebuilder:validation:XValidation:rule="!has(self.balance) || !self.balance || self.mode == 'Static'",message="cores.balance requires mode: Static; in mode Dynamic SPDK moves threads itself, and in mode Interrupt their load is unknown"
 type Cores struct {
-	// Count of cores, from 1 to 256. They are chosen near the NIC, never CPU 0.
+	// Count of cores, from 1 to 256. They are chosen near the NIC, never CPU 0. Without count and mask: as many as the
+	// links need.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=256
 	// +optional

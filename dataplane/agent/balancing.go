@@ -205,6 +205,9 @@ func sampleOf(loads engine.Loads, plan v1alpha1.SPDKPlan, inventory *v1alpha1.In
 	physical := physicalCores(inventory)
 	var s balance.Sample
 	for _, core := range loads.Cores {
+		if dedicated(core, loads, serving) {
+			continue
+		}
 		c := balance.CoreSample{ID: core, Physical: -1 - core, Interrupts: interrupts[core]}
 		if p, known := physical[core]; known {
 			c.Physical = p
@@ -215,9 +218,18 @@ func sampleOf(loads engine.Loads, plan v1alpha1.SPDKPlan, inventory *v1alpha1.In
 		s.Cores = append(s.Cores, c)
 	}
 	for _, t := range loads.Threads {
+		if dedicated(t.Core, loads, serving) {
+			continue
+		}
 		s.Threads = append(s.Threads, balance.ThreadSample{ID: t.ID, Core: t.Core, Movable: t.PollGroup, Busy: t.BusyTicks, Idle: t.IdleTicks})
 	}
 	return s
+}
+
+// dedicated says whether a core only answers RPCs: the first one, where the plan has no poll group on it.
+func dedicated(core int, loads engine.Loads, serving cpuset.CPUSet) bool {
+	return len(loads.Cores) > 0 && core == slices.Min(loads.Cores) && !serving.IsEmpty() && !serving.Contains(core) &&
+		!slices.ContainsFunc(loads.Threads, func(t engine.ThreadLoad) bool { return t.PollGroup && t.Core == core })
 }
 
 // physicalCores numbers the physical core of each CPU.

@@ -221,6 +221,14 @@ func TestSampleOf(t *testing.T) {
 	g.Expect([]float64{s.Cores[0].Interrupts, s.Cores[1].Interrupts, s.Cores[2].Interrupts}).To(Equal([]float64{0.1, 0, keptFree}))
 	unknown := sampleOf(engine.Loads{Cores: []int{1, 2}}, plan, nil, nil)
 	g.Expect(unknown.Cores[0].Physical).NotTo(Equal(unknown.Cores[1].Physical))
+	threads := []engine.ThreadLoad{{ID: 1, Core: 1}, {ID: 2, PollGroup: true, Core: 2}}
+	plan.PollGroupMask = "0x4"
+	s = sampleOf(engine.Loads{Cores: []int{1, 2, 4}, Threads: threads}, plan, inventory, nil)
+	g.Expect(s.Cores).To(HaveExactElements(HaveField("ID", 2), HaveField("ID", 4)), "nothing moves to the core that answers RPCs")
+	g.Expect(s.Threads).To(HaveExactElements(HaveField("ID", uint64(2))))
+	threads[1].Core = 1
+	s = sampleOf(engine.Loads{Cores: []int{1, 2, 4}, Threads: threads}, plan, inventory, nil)
+	g.Expect(s.Cores).To(HaveLen(3), "what is on it moves away")
 }
 
 var _ engine.Adjustable = (*threaded)(nil)

@@ -198,7 +198,7 @@ func pollGroups(cores cpuset.CPUSet, main v1alpha1.MainCore, t topology, l links
 		groups = quiet
 	}
 	if rest := groups.Difference(first); main == "" && cores.Size() >= ownRPCCoreFrom && !rest.Equals(groups) && rest.Size() >= enough {
-		because = append(because, fmt.Sprintf("CPU %s answers RPCs, and hosts would wait meanwhile (80 ms for a list of 1,000 volumes, measured)", first))
+		because = append(because, fmt.Sprintf("CPU %s answers RPCs, and hosts would wait meanwhile (7 ms for a list of 1,000 volumes, measured)", first))
 		groups = rest
 	}
 	if len(because) > 0 {
@@ -279,7 +279,7 @@ func beyondDPDK(cores cpuset.CPUSet) string {
 // countedCores takes the first CPUs of the order that topologyOf made, but never CPU 0.
 func countedCores(node Node, spec *v1alpha1.Cores, t topology, l links, why *explanation) (cpuset.CPUSet, *Reason) {
 	free := slices.DeleteFunc(slices.Clone(t.cpus), func(c cpu) bool { return c.id == 0 })
-	count, source, because := defaultCount(t, l)
+	count, source, because := defaultCount(node, t, l)
 	if spec != nil && spec.Count != nil {
 		count, source, because = int(*spec.Count), v1alpha1.SourceGiven, fmt.Sprintf("set by cores.count (%d)", *spec.Count)
 	}
@@ -323,7 +323,7 @@ func countedCores(node Node, spec *v1alpha1.Cores, t topology, l links, why *exp
 }
 
 // defaultCount is the number of cores when nothing is given.
-func defaultCount(t topology, l links) (int, v1alpha1.ChoiceSource, string) {
+func defaultCount(node Node, t topology, l links) (int, v1alpha1.ChoiceSource, string) {
 	half := max(t.physical()/2, 1)
 	need := l.coresNeeded()
 	if need == 0 {
@@ -333,7 +333,7 @@ func defaultCount(t topology, l links) (int, v1alpha1.ChoiceSource, string) {
 	n := min(need, half)
 	because := fmt.Sprintf("%s for links of %s (one for each %.1f Gb/s of TCP or %d Gb/s of RDMA, as published measurements of SPDK show)",
 		text.Plural(n, "core"), l.speeds(), tcpMbpsPerCore/1000.0, rdmaMbpsPerCore/1000)
-	if need+1 >= ownRPCCoreFrom && need < half {
+	if a := node.Allocatable; need+1 >= ownRPCCoreFrom && need < half && (a == nil || int64(need) < a.CPUs) {
 		n = need + 1
 		because += ", and one that answers RPCs"
 	}

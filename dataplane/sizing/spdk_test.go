@@ -269,6 +269,9 @@ func TestPlanOfSPDKKeepsACoreForRPCs(t *testing.T) {
 		"as asked":                      {edits: []edit{count(2), mainCore(v1alpha1.MainCoreDedicated)}, want: "0x20000", why: []string{"CPU 16 answers RPCs, set by cores.mainCore", "1 CPU left for connections"}},
 		"as asked, and apart from the NIC's interrupts": {node: fewQueues, edits: []edit{mask("0x1fff8000"), mainCore(v1alpha1.MainCoreDedicated)}, want: "0x1ff00000"},
 		"not where all are to serve":                    {edits: []edit{unknown, count(16)}},
+		"no more than the kubelet has": {node: func(n *sizing.Node) {
+			n.Allocatable = &sizing.Allocatable{CPUs: 8, HugepageBytes: map[int64]int64{2 << 20: 16 << 30}, MemoryBytes: 64 << 30}
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			node := bigServer()

@@ -179,6 +179,55 @@ func TestMainCoreServesNoConnections(t *testing.T) {
 	}
 }
 
+// TestTargetThatWasGivenOnlyItsMainCore serves on it, and says that it has fewer cores than planned.
+func TestTargetThatWasGivenOnlyItsMainCore(t *testing.T) {
+	m := newMachine(t)
+	m.fake.CoreMask = "0x1"
+	m.plan = planOf(v1alpha1.TransportTCP)
+	m.plan.SPDK.CoreMask, m.plan.SPDK.PollGroupMask = "0x7", "0x6"
+	m.launch(t)
+	var restart *engine.RestartNeededError
+	err := m.engine(t).Start(t.Context(), m.plan)
+	NewWithT(t).Expect(errors.As(err, &restart)).To(BeTrue(), "%v", err)
+	NewWithT(t).Expect(restart.Differences).To(ConsistOf(HavePrefix("it runs on cores 0, but should run on 0-2")))
+}
+
+// TestIdleConnectionsOnTheMainCoreNeedARestart: of a target that an agent initialized that did not isolate the core.
+func TestIdleConnectionsOnTheMainCoreNeedARestart(t *testing.T) {
+	m := newMachine(t)
+	m.fake.CoreMask, m.flags = "0x3", []string{"-m", "0x3"}
+	m.plan = planOf(v1alpha1.TransportTCP)
+	m.plan.SPDK.CoreMask, m.plan.SPDK.PollGroupMask, m.plan.SPDK.Mode = "0x3", "0x2", v1alpha1.CoresDynamic
+	m.restart(t)
+	client, err := spdkrpc.New(m.socket(), spdkrpc.Options{})
+	check(t, err)
+	t.Cleanup(client.Close)
+	is, err := spdkrpc.Call(t.Context(), client, spdkrpc.FrameworkGetScheduler{})
+	check(t, err)
+	NewWithT(t).Expect(is).To(And(HaveField("SchedulingCore", BeEquivalentTo(1)), HaveField("IsolatedCoreMask", "1")))
+
+	m.target.Kill()
+	m.launch(t)
+	other, err := spdkrpc.New(m.socket(), spdkrpc.Options{})
+	check(t, err)
+	t.Cleanup(other.Close)
+	for _, call := range []func() error{
+		func() error {
+			_, err := spdkrpc.Call(t.Context(), other, spdkrpc.BdevSetOptions{AutoExamine: new(false)})
+			return err
+		},
+		func() error {
+			_, err := spdkrpc.Call(t.Context(), other, spdkrpc.NvmfSetConfig{PollGroupsMask: "0x2"})
+			return err
+		},
+		func() error { _, err := spdkrpc.Call(t.Context(), other, spdkrpc.FrameworkStartInit{}); return err },
+	} {
+		check(t, call())
+	}
+	err = m.engine(t).Start(t.Context(), m.plan)
+	NewWithT(t).Expect(err).To(MatchError(ContainSubstring("idle connections are gathered on core 0, but should be on one of 1")))
+}
+
 func TestBufferWaits(t *testing.T) {
 	g := NewWithT(t)
 	m, e := newTwoCores(t, v1alpha1.CoresStatic)

@@ -151,6 +151,7 @@ func (e *Engine) choose(ctx context.Context, device string) (*session, *pool, []
 	}
 	p := st.pools[at]
 	var held, snapshots, condemned, volumes []*lvol
+	var noPages error
 	garbage := st.garbage()
 	for _, i := range independent(garbage, s.cutOff) {
 		l := garbage[i]
@@ -165,9 +166,14 @@ func (e *Engine) choose(ctx context.Context, device string) (*session, *pool, []
 		case l.kind == deletedLvol:
 			volumes = append(volumes, l)
 		default:
+			if err := l.roomToMerge(); err != nil {
+				noPages = err
+				continue
+			}
 			snapshots = append(snapshots, l)
 		}
 	}
+	s.life.noPages[p.lvstore] = noPages
 	slices.SortFunc(held, func(a, b *lvol) int { return strings.Compare(a.name, b.name) }) // as they were made
 	// What interrupted clones left first: those are asked for again.
 	if at := slices.IndexFunc(snapshots, func(l *lvol) bool { return l.kind == cloneLvol }); at > 0 {

@@ -374,28 +374,33 @@ func TestMergeThatCannotBeRecorded(t *testing.T) {
 // TestMergeWithoutMetadataPages is not begun: SPDK may answer that it has merged what it did not write. Volumes of a
 // TiB and more need free ones.
 func TestMergeWithoutMetadataPages(t *testing.T) {
-	r, _, volume := merging(t)
+	r, fake, volume := merging(t)
+	small := r.create(engine.Source{}, 16*mib)
+	check(t, fake.Write(r.lvols()[string(small)].Alias, 0, 4))
+	r.done(r.engine.DeleteSnapshots(r.ctx, []engine.ID{r.snap(small)}))
 	_, err := spdkrpc.Call(r.ctx, r.client, spdkrpc.BdevLvolResize{Name: r.lvols()[string(volume)].UUID, SizeMiB: 1 << 20})
 	check(t, err) // the engine gives a volume no more than its pool could hold
 	var others []engine.VolumeSpec
-	for range 120 {
+	for range 110 {
 		others = append(others, engine.VolumeSpec{ID: newID(), Pool: r.device.ID, SizeBytes: 4 * mib})
 	}
 	r.done(r.engine.CreateVolumes(r.ctx, others))
 	snapshot := r.snapshotOf(volume)
-	_, err = r.engine.Clear(r.ctx, r.device.ID)
-	r.Expect(err).To(MatchError(And(ContainSubstring("metadata pages"), ContainSubstring("delete volumes"))))
+	r.clear()
+	r.Expect(r.state().Pools[0].KeepsDeleted).To(MatchError(And(ContainSubstring("metadata pages"), ContainSubstring("delete volumes"))))
 	r.Expect(r.lvols()).To(HaveKey(snapshot))
+	r.Expect(r.snapshotOf(small)).To(BeEmpty(), "it needs no free pages, and is not held up")
 	r.Expect(r.merges()).To(BeEmpty())
 
 	var deleted []engine.ID
-	for _, o := range others[:20] {
+	for _, o := range others[:60] {
 		deleted = append(deleted, o.ID)
 	}
 	r.done(r.engine.DeleteVolumes(r.ctx, deleted))
 	r.Eventually(r.clearNow).WithTimeout(time.Minute).Should(Succeed(), "volumes go after snapshots")
-	r.Expect(r.lvols()).To(HaveLen(101))
+	r.Expect(r.lvols()).To(HaveLen(52))
 	r.Expect(r.merges()).To(BeEmpty())
+	r.Expect(r.state().Pools[0].KeepsDeleted).To(Succeed())
 }
 
 // snapshotOf a volume that has one, by its name in the pool.

@@ -143,6 +143,8 @@ type life struct {
 	// still. All are by the aliases of the snapshots.
 	merging                map[string]string
 	failed, kept, relisted map[string]bool
+	// noPages is why a deleted snapshot of an lvstore is not merged: see roomToMerge.
+	noPages map[string]error
 	// left are hosts that were taken away, by their subsystems' NQNs, of which it is unknown whether they are gone.
 	left map[string][]spdkrpc.AllowedHost
 	// known is what the last look found; nil when that says nothing of the present.
@@ -172,7 +174,7 @@ func (e *Engine) begin(ctx context.Context) (s *session, end func(), err error) 
 	}
 	// A call that has no connection says nothing of the one that there is.
 	if err == nil && e.life.conn != conn {
-		e.life = life{conn: conn, began: e.config.Now(), uncleared: map[string]bool{}, condemned: condemned{}, trust: map[string]*trust{}, fresh: map[string]bool{}, asked: map[string]*asking{}, checks: map[string]*asking{}, waking: map[string]*asking{}, changing: map[string]*asking{}, merging: map[string]string{}, failed: map[string]bool{}, kept: map[string]bool{}, relisted: map[string]bool{}}
+		e.life = life{conn: conn, began: e.config.Now(), uncleared: map[string]bool{}, condemned: condemned{}, trust: map[string]*trust{}, fresh: map[string]bool{}, asked: map[string]*asking{}, checks: map[string]*asking{}, waking: map[string]*asking{}, changing: map[string]*asking{}, merging: map[string]string{}, failed: map[string]bool{}, kept: map[string]bool{}, relisted: map[string]bool{}, noPages: map[string]error{}}
 	}
 	s = &session{Engine: e, ctx: ctx, conn: conn}
 	if err == nil {

@@ -75,6 +75,11 @@ func (s *session) readMerges(st *store) error {
 			st.pools[at].KeepsDeleted = of.refusal(st.pools[at])
 		}
 	}
+	for _, p := range st.pools {
+		if p.KeepsDeleted == nil {
+			p.KeepsDeleted = s.life.noPages[p.lvstore]
+		}
+	}
 	return nil
 }
 
@@ -130,9 +135,6 @@ var errNotBegun = errors.New("it is not deleted yet")
 func (s *session) beginMerge(l *lvol) error {
 	into := ""
 	for _, c := range l.clonesOf() {
-		if err := s.roomToMerge(l, c); err != nil {
-			return fmt.Errorf("%w: %w", errNotBegun, err)
-		}
 		into = c.bdev
 	}
 	speaks, err := s.mergingInto(l, into)
@@ -144,18 +146,6 @@ func (s *session) beginMerge(l *lvol) error {
 		return fmt.Errorf("%w: record the merge of snapshot %s: %w", errNotBegun, l.id, err)
 	}
 	return nil
-}
-
-// roomToMerge an lvol into another, which only large ones have to ask for.
-func (s *session) roomToMerge(l, into *lvol) error {
-	if l.pool.rewrittenToMerge(l, into) == 0 {
-		return nil
-	}
-	now, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevLvolGetLvols{LvstoreName: l.pool.lvstore})
-	if err != nil {
-		return mapError(err)
-	}
-	return l.pool.roomToMerge(l, into, now)
 }
 
 // mergingInto a volume goes on from now on. It answers the target's dialect.

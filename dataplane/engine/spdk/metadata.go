@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/weft-storage/weft/dataplane/engine"
-	"github.com/weft-storage/weft/dataplane/spdkrpc"
 )
 
 // An lvstore has its metadata pages from the day it was made. Each lvol takes one, and one for each 512 clusters of
@@ -17,8 +16,8 @@ const (
 	pageBytes = 4096
 	// extentClusters are mapped by one page.
 	extentClusters = 512
-	// extentsPerPage of an lvol's own first pages, 8 bytes for each.
-	extentsPerPage = 500
+	// extentsPerPage of an lvol's own pages, 8 bytes for each; its first page also has names and flags.
+	extentsPerPage, extentsInFirst = 500, 470
 	// oldestPages of a pool file that was made small and grew: how many it began with is not known any more. A file of
 	// 1 GiB has so many.
 	oldestPages = 256
@@ -37,12 +36,6 @@ func (p *pool) metadataPages() int64 {
 	return max(oldestPages, (taken-1)*perCluster-masks)
 }
 
-// roomForPages of volumes and snapshots: some are left for what the engine itself makes.
-func (p *pool) roomForPages() int64 {
-	total := p.metadataPages()
-	return total - max(8, total/64)
-}
-
 // pagesOf an lvol at most: of a volume once all of it was written, of a snapshot for what it has.
 func pagesOf(sizeBytes, ownBytes, clusterBytes int64, writable bool) int64 {
 	extents := (sizeBytes/clusterBytes + extentClusters - 1) / extentClusters
@@ -57,7 +50,7 @@ func pagesOf(sizeBytes, ownBytes, clusterBytes int64, writable bool) int64 {
 // is.
 func rewrittenPages(sizeBytes, clusterBytes int64) int64 {
 	extents := (sizeBytes/clusterBytes + extentClusters - 1) / extentClusters
-	return extents / extentsPerPage
+	return (max(0, extents-extentsInFirst) + extentsPerPage - 1) / extentsPerPage
 }
 
 // promisedPages are those that the lvols of a pool have or may still need.
@@ -128,7 +121,9 @@ func (p *pool) reserveSnapshot(source *lvol) error {
 	if p.reserved == 0 {
 		p.reserved = p.promisedPages()
 	}
-	total, room := p.metadataPages(), p.roomForPages()
+	total := p.metadataPages()
+	// Some are left for what the engine itself makes.
+	room := total - max(8, total/64)
 	need := pagesOf(source.sizeBytes, source.ownBytes, p.ClusterBytes, false)
 	if p.reserved+need > room {
 		return fmt.Errorf("%w: pool %s has %d metadata pages, its volumes and snapshots need up to %d, and this snapshot needs %d; delete snapshots, or use another pool",
@@ -145,28 +140,31 @@ func (p *pool) reserveSnapshot(source *lvol) error {
 	return nil
 }
 
-// roomToMerge an lvol into another, or say that there may not be metadata pages enough: SPDK 26.05 may answer then that
-// it has merged what it did not write (blob_persist_complete_cb of lib/blob/blobstore.c). now are the lvols of the pool
-// as SPDK lists them.
-func (p *pool) roomToMerge(l, into *lvol, now []spdkrpc.Lvol) error {
-	held := 1 + p.clusters/extentClusters
-	for _, is := range now {
-		ownBytes := int64(is.AllocatedClusters) * p.ClusterBytes
-		sizeBytes := ownBytes * extentClusters // at most, as far as it matters, of one that was made since
-		if known := p.lvols[is.Name]; known != nil {
-			sizeBytes = known.sizeBytes
-		}
-		held += pagesOf(sizeBytes, ownBytes, p.ClusterBytes, false)
+// mergeReserve of metadata pages, which hosts may take while an lvol is merged: one for each core that writes at once.
+const mergeReserve = 64
+
+// roomToMerge a deleted lvol into what was made of it, or say that there may not be metadata pages enough. SPDK 26.05
+// writes all but the first page of both to free ones, and without these it may answer that it has merged what it did
+// not write (blob_persist_complete_cb of lib/blob/blobstore.c). The pool is as SPDK lists it now.
+func (l *lvol) roomToMerge() error {
+	p, need := l.pool, int64(0)
+	for _, into := range l.clonesOf() {
+		need += rewrittenPages(into.sizeBytes, p.ClusterBytes)
 	}
-	need := p.rewrittenToMerge(l, into)
-	if room := p.roomForPages(); held+need > room {
-		return fmt.Errorf("%w: pool %s has %d metadata pages, its volumes and snapshots have up to %d, and to merge snapshot %s into what was made of it takes %d of those that are free; delete volumes or other snapshots",
-			engine.ErrNoSpace, p.Device, p.metadataPages(), held, l.name, need)
+	if l.clones != nil {
+		need += rewrittenPages(l.sizeBytes, p.ClusterBytes)
+	}
+	if need == 0 {
+		return nil
+	}
+	unlisted := max(0, p.TotalBytes-p.FreeBytes-p.ownBytes()) / p.ClusterBytes // of lvols that SPDK deletes, say
+	held := 1 + unlisted
+	for _, of := range p.lvols {
+		held += pagesOf(of.sizeBytes, of.ownBytes, p.ClusterBytes, false)
+	}
+	if total := p.metadataPages(); held+need+mergeReserve > total {
+		return fmt.Errorf("pool %s has %d metadata pages, its volumes and snapshots have up to %d, and to delete snapshot %s, SPDK needs %d that are free; delete volumes, or snapshots of smaller volumes",
+			p.Device, total, held, l.id, need)
 	}
 	return nil
-}
-
-// rewrittenToMerge an lvol into another are the pages that SPDK writes to free ones.
-func (p *pool) rewrittenToMerge(l, into *lvol) int64 {
-	return rewrittenPages(l.sizeBytes, p.ClusterBytes) + rewrittenPages(into.sizeBytes, p.ClusterBytes)
 }

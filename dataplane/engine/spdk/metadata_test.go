@@ -43,6 +43,32 @@ func TestMetadataPages(t *testing.T) {
 	}
 }
 
+// To merge a snapshot takes free pages for what does not fit the first page of both.
+func TestRewrittenPages(t *testing.T) {
+	for extents, want := range map[int64]int64{0: 0, 1: 0, 470: 0, 471: 1, 970: 1, 971: 2} {
+		if got := rewrittenPages(extents*extentClusters*clusterBytes, clusterBytes); got != want {
+			t.Errorf("%d extents: %d pages, want %d", extents, got, want)
+		}
+	}
+}
+
+// What SPDK does not list has pages too, one for each of its clusters at most.
+func TestMergeCountsPagesOfWhatIsNotListed(t *testing.T) {
+	const size = 2 * tib
+	p := poolOf(4*tib, 22)
+	p.lvols["v"] = &lvol{pool: p, kind: volumeLvol, name: "v", sizeBytes: size, ownBytes: size, base: "s"}
+	p.lvols["s"] = &lvol{pool: p, kind: deletedLvol, name: "s", sizeBytes: size, ownBytes: size / 2, clones: []string{"v"}}
+	p.TotalBytes = 4 * tib
+	p.FreeBytes = p.TotalBytes - p.ownBytes()
+	if err := p.lvols["s"].roomToMerge(); err != nil {
+		t.Error(err)
+	}
+	p.FreeBytes -= 20_000 * clusterBytes
+	if err := p.lvols["s"].roomToMerge(); err == nil {
+		t.Error("merged beside 20,000 clusters that nobody knows")
+	}
+}
+
 // A volume nearly as large as its pool of 4 TiB, rewritten after each snapshot, has seven of them before its pages
 // would be used up.
 func TestSnapshotsOfAFullVolume(t *testing.T) {

@@ -28,8 +28,10 @@ type settings struct {
 	mode       v1alpha1.CoreMode
 	// examinesAll bdevs that appear, which none is to do.
 	examinesAll bool
-	// dynamic scheduler, which a target in interrupt mode may have been given too.
+	// dynamic scheduler, which a target in interrupt mode may have been given too, and the core that it gathers idle
+	// threads on.
 	dynamic    bool
+	gathered   cpuset.CPUSet
 	transports transports
 	values     values
 }
@@ -165,6 +167,7 @@ func (s *session) readSettings(speaks dialect) (*settings, error) {
 	if is.pollGroups.IsEmpty() {
 		is.pollGroups = is.cores
 	}
+	is.gathered = cpuset.New(int(scheduler.SchedulingCore))
 	if is.dynamic = scheduler.Name == spdkrpc.SchedulerDynamic; is.dynamic {
 		is.mode = v1alpha1.CoresDynamic
 		if err := is.values.read(setScheduler, nil, scheduler, speaks); err != nil {
@@ -189,6 +192,14 @@ func (is *settings) setTransports(made []spdkrpc.Transport, speaks dialect) erro
 	return nil
 }
 
+// pollGroupsOn the cores that a target runs on: those that are planned, or all if it was given none of these.
+func (is *settings) pollGroupsOn(cores cpuset.CPUSet) cpuset.CPUSet {
+	if groups := is.pollGroups.Intersection(cores); !groups.IsEmpty() {
+		return groups
+	}
+	return cores
+}
+
 // differences from what is to what shall be that only a restart can undo, but for fewerCores.
 func (is *settings) differences(want settings) []string {
 	var found []string
@@ -196,8 +207,10 @@ func (is *settings) differences(want settings) []string {
 	if !is.cores.IsSubsetOf(want.cores) {
 		differs("it runs on cores %s, but should run on %s", is.cores, want.cores)
 	}
-	if pollGroups := want.pollGroups.Intersection(is.cores); !pollGroups.Equals(is.pollGroups) {
+	if pollGroups := want.pollGroupsOn(is.cores); !pollGroups.Equals(is.pollGroups) {
 		differs("connections are served on cores %s, but should be on %s", is.pollGroups, pollGroups)
+	} else if want.mode == v1alpha1.CoresDynamic && !is.gathered.IsSubsetOf(pollGroups) {
+		differs("idle connections are gathered on core %s, but should be on one of %s", is.gathered, pollGroups)
 	}
 	if runs := is.mode == v1alpha1.CoresInterrupt; runs != (want.mode == v1alpha1.CoresInterrupt) {
 		differs("interrupt mode is %s, but should be %s", onOff(runs), onOff(!runs))
@@ -253,7 +266,7 @@ func (e *Engine) Settings(ctx context.Context, plan v1alpha1.Plan) ([]v1alpha1.E
 		if err != nil {
 			return nil, err
 		}
-		want.pollGroups = want.pollGroups.Intersection(is.cores)
+		want.pollGroups = want.pollGroupsOn(is.cores)
 		decided = want.named()
 	}
 	var report []v1alpha1.EngineSetting

@@ -139,8 +139,8 @@ func (s *session) initialize(plan *v1alpha1.SPDKPlan, want settings, speaks dial
 	return nil
 }
 
-// setPollGroups on the planned cores that the target runs on, and answer which these are. It does not tell at this
-// point, but it refuses a core that it does not have.
+// setPollGroups on the planned cores that the target runs on, and answer which these are; if none, all its cores serve.
+// It does not tell at this point which it has, but it refuses others.
 func (s *session) setPollGroups(want cpuset.CPUSet) (groups cpuset.CPUSet, err error) {
 	_, err = spdkrpc.Call(s.ctx, s.conn, spdkrpc.NvmfSetConfig{PollGroupsMask: cpus.Mask(want)})
 	if !errors.Is(err, spdkrpc.ErrInvalid) {
@@ -162,7 +162,7 @@ func (s *session) setPollGroups(want cpuset.CPUSet) (groups cpuset.CPUSet, err e
 		}
 	}
 	if len(has) == 0 {
-		return groups, fmt.Errorf("%w: the target runs on none of the cores %s that should serve connections", engine.ErrUnsupported, want)
+		return groups, nil // it was given other cores of the plan, which serve instead
 	}
 	groups = cpuset.New(has...)
 	_, err = spdkrpc.Call(s.ctx, s.conn, spdkrpc.NvmfSetConfig{PollGroupsMask: cpus.Mask(groups)})
@@ -173,6 +173,9 @@ func (s *session) setPollGroups(want cpuset.CPUSet) (groups cpuset.CPUSet, err e
 // against their mask, and leave them there until it is nearly full (_balance_idle and _find_optimal_core of
 // module/scheduler/dynamic). So they are gathered on the first of their own cores.
 func (s *session) isolateMainCore(groups cpuset.CPUSet) error {
+	if groups.IsEmpty() {
+		return nil
+	}
 	is, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.FrameworkGetScheduler{})
 	if err != nil {
 		return mapError(err)

@@ -84,7 +84,7 @@ type measured struct {
 // start the operator, and wait until it has done its work. The returned function ends it.
 func (m *measured) start(what string) (end func()) {
 	m.asked.Reset()
-	begun := time.Now()
+	begun, cpu := time.Now(), apiserver.CPUTime()
 	ctx, cancel := context.WithCancel(m.Context())
 	mgr, err := newManager(ctx, rest.CopyConfig(m.asked.Of(operatorConfig)), settings{
 		Version: operatorVersion, Namespace: namespace, MetricsBindAddress: off, HealthProbeBindAddress: off,
@@ -102,6 +102,7 @@ func (m *measured) start(what string) (end func()) {
 	counts, received := m.asked.Reset()
 	m.Logf("%s: %v", what, counts)
 	m.ReportMetric((time.Since(begun) - settled).Seconds(), what+"-s")
+	m.ReportMetric((apiserver.CPUTime() - cpu).Seconds(), what+"-cpu-s")
 	m.ReportMetric(float64(apiserver.Writes(counts)), what+"-writes")
 	m.ReportMetric(float64(received)/(1<<20), what+"-received-MiB")
 	return func() {
