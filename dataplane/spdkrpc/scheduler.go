@@ -27,10 +27,10 @@ func (FrameworkSetScheduler) method() string { return "framework_set_scheduler" 
 type SchedulerSetOptions struct {
 	answers[Done]
 	// SchedulingCore that idle threads are gathered on. The main core by default, which is the first.
-	SchedulingCore uint32 `json:"scheduling_core"`
-	// IsolatedCoreMask in hexadecimal, of cores whose threads stay and that get no others; 0x0 for none. SchedulingCore is
-	// none of them.
-	IsolatedCoreMask string `json:"isolated_core_mask"`
+	SchedulingCore *uint32 `json:"scheduling_core,omitzero"`
+	// IsolatedCoreMask in hexadecimal, of cores whose threads stay and that get no others; 0x0 for none. SchedulingCore
+	// is none of them.
+	IsolatedCoreMask string `json:"isolated_core_mask,omitzero"`
 }
 
 func (SchedulerSetOptions) method() string { return "scheduler_set_options" }

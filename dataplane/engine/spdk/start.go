@@ -184,9 +184,9 @@ func (s *session) isolateMainCore(groups cpuset.CPUSet) error {
 	if isolated, err := cpus.ParseMask(is.IsolatedCoreMask); err == nil && !isolated.IsEmpty() {
 		main = isolated // by a process that was killed
 	}
-	options := spdkrpc.SchedulerSetOptions{SchedulingCore: uint32(groups.List()[0]), IsolatedCoreMask: cpus.Mask(main)}
+	options := spdkrpc.SchedulerSetOptions{SchedulingCore: new(uint32(groups.List()[0])), IsolatedCoreMask: cpus.Mask(main)}
 	if main.IsSubsetOf(groups) {
-		options = spdkrpc.SchedulerSetOptions{SchedulingCore: uint32(main.List()[0]), IsolatedCoreMask: "0x0"}
+		options = spdkrpc.SchedulerSetOptions{SchedulingCore: new(uint32(main.List()[0])), IsolatedCoreMask: "0x0"}
 	}
 	_, err = spdkrpc.Call(s.ctx, s.conn, options)
 	return mapError(err)
