@@ -203,9 +203,10 @@ func wayBack(loads engine.Loads, plan v1alpha1.SPDKPlan, home map[uint64]engine.
 func sampleOf(loads engine.Loads, plan v1alpha1.SPDKPlan, inventory *v1alpha1.Inventory, interrupts map[int]float64) balance.Sample {
 	serving := coresOf(plan.PollGroupMask)
 	physical := physicalCores(inventory)
+	dedicated := dedicatedCore(loads, serving)
 	var s balance.Sample
 	for _, core := range loads.Cores {
-		if dedicated(core, loads, serving) {
+		if dedicated.Contains(core) {
 			continue
 		}
 		c := balance.CoreSample{ID: core, Physical: -1 - core, Interrupts: interrupts[core]}
@@ -218,7 +219,7 @@ func sampleOf(loads engine.Loads, plan v1alpha1.SPDKPlan, inventory *v1alpha1.In
 		s.Cores = append(s.Cores, c)
 	}
 	for _, t := range loads.Threads {
-		if dedicated(t.Core, loads, serving) {
+		if dedicated.Contains(t.Core) {
 			continue
 		}
 		s.Threads = append(s.Threads, balance.ThreadSample{ID: t.ID, Core: t.Core, Movable: t.PollGroup, Busy: t.BusyTicks, Idle: t.IdleTicks})
@@ -226,10 +227,16 @@ func sampleOf(loads engine.Loads, plan v1alpha1.SPDKPlan, inventory *v1alpha1.In
 	return s
 }
 
-// dedicated says whether a core only answers RPCs: the first one, where the plan has no poll group on it.
-func dedicated(core int, loads engine.Loads, serving cpuset.CPUSet) bool {
-	return len(loads.Cores) > 0 && core == slices.Min(loads.Cores) && !serving.IsEmpty() && !serving.Contains(core) &&
-		!slices.ContainsFunc(loads.Threads, func(t engine.ThreadLoad) bool { return t.PollGroup && t.Core == core })
+// dedicatedCore only answers RPCs: the first one, where the plan has no poll group on it. Empty if there is none.
+func dedicatedCore(loads engine.Loads, serving cpuset.CPUSet) cpuset.CPUSet {
+	if len(loads.Cores) == 0 || serving.IsEmpty() || serving.Contains(loads.Cores[0]) {
+		return cpuset.New()
+	}
+	first := loads.Cores[0]
+	if slices.ContainsFunc(loads.Threads, func(t engine.ThreadLoad) bool { return t.PollGroup && t.Core == first }) {
+		return cpuset.New() // what is on it has to move away
+	}
+	return cpuset.New(first)
 }
 
 // physicalCores numbers the physical core of each CPU.

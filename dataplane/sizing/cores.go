@@ -179,8 +179,8 @@ func planCores(node Node, spec *v1alpha1.Cores, t topology, l links, taken func(
 }
 
 // pollGroups are the cores that serve connections: all, or those that do nothing else, where these are enough for the
-// links. The first core answers RPCs. SPDK's main thread stays on it, also with the dynamic scheduler, which moves busy
-// poll groups only within their mask.
+// links. The first core answers RPCs: SPDK's main thread stays on it. Where it serves no connections, the agent keeps
+// the dynamic scheduler from using it.
 func pollGroups(cores cpuset.CPUSet, main v1alpha1.MainCore, t topology, l links, taken func(cpuset.CPUSet) cpuset.CPUSet, why *explanation) cpuset.CPUSet {
 	groups, first := cores, cpuset.New(cores.List()[0])
 	source, enough := v1alpha1.SourceComputed, l.coresNeeded()

@@ -382,7 +382,7 @@ func TestPlanOfSPDKHasMemoryForHistograms(t *testing.T) {
 	if c := choice(t, with, "latencyHistograms"); c.Source != v1alpha1.SourceGiven || c.Value != "Enabled" {
 		t.Errorf("the choice: %+v", c)
 	}
-	if with.SPDK.PollGroupMask != "0x1fe0000" {
+	if with.SPDK.CoreMask != "0x1ff0000" || with.SPDK.PollGroupMask != "0x1fe0000" {
 		t.Fatalf("poll groups are %q of %s", with.SPDK.PollGroupMask, with.SPDK.CoreMask)
 	}
 	const want = v1alpha1.DefaultAttachments * 8 * 59_500

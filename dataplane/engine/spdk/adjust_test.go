@@ -21,9 +21,15 @@ import (
 // newTwoCores is a machine whose target runs on two cores and was started.
 func newTwoCores(t *testing.T, mode v1alpha1.CoreMode) (*machine, *spdk.Engine) {
 	t.Helper()
+	return newTwoCoresOf(t, mode, "")
+}
+
+// newTwoCoresOf is newTwoCores of which those of a mask serve connections.
+func newTwoCoresOf(t *testing.T, mode v1alpha1.CoreMode, pollGroups string) (*machine, *spdk.Engine) {
+	t.Helper()
 	m := newMachine(t)
 	m.fake.CoreMask, m.flags = "0x3", []string{"-m", "0x3"}
-	m.plan.SPDK.CoreMask, m.plan.SPDK.Mode = "0x3", mode
+	m.plan.SPDK.CoreMask, m.plan.SPDK.PollGroupMask, m.plan.SPDK.Mode = "0x3", pollGroups, mode
 	if mode == v1alpha1.CoresDynamic {
 		m.plan.SPDK.Scheduler = &v1alpha1.PlannedScheduler{PeriodMicroseconds: 500000, LoadLimit: 15, CoreLimit: 75, CoreBusy: 90}
 	}
@@ -152,11 +158,7 @@ func TestTransportsAndPollGroupsNeedARestart(t *testing.T) {
 func TestMainCoreServesNoConnections(t *testing.T) {
 	for name, groups := range map[string]string{"all cores": "", "the main core too": "0x3", "the other core": "0x2"} {
 		t.Run(name, func(t *testing.T) {
-			m := newMachine(t)
-			m.fake.CoreMask, m.flags = "0x3", []string{"-m", "0x3"}
-			m.plan = planOf(v1alpha1.TransportTCP)
-			m.plan.SPDK.CoreMask, m.plan.SPDK.PollGroupMask, m.plan.SPDK.Mode = "0x3", groups, v1alpha1.CoresDynamic
-			m.restart(t)
+			m, _ := newTwoCoresOf(t, v1alpha1.CoresDynamic, groups)
 			client, err := spdkrpc.New(m.socket(), spdkrpc.Options{})
 			check(t, err)
 			t.Cleanup(client.Close)
@@ -194,36 +196,20 @@ func TestTargetThatWasGivenOnlyItsMainCore(t *testing.T) {
 
 // TestIdleConnectionsOnTheMainCoreNeedARestart: of a target that an agent initialized that did not isolate the core.
 func TestIdleConnectionsOnTheMainCoreNeedARestart(t *testing.T) {
-	m := newMachine(t)
-	m.fake.CoreMask, m.flags = "0x3", []string{"-m", "0x3"}
-	m.plan = planOf(v1alpha1.TransportTCP)
-	m.plan.SPDK.CoreMask, m.plan.SPDK.PollGroupMask, m.plan.SPDK.Mode = "0x3", "0x2", v1alpha1.CoresDynamic
-	m.restart(t)
-	client, err := spdkrpc.New(m.socket(), spdkrpc.Options{})
-	check(t, err)
-	t.Cleanup(client.Close)
-	is, err := spdkrpc.Call(t.Context(), client, spdkrpc.FrameworkGetScheduler{})
-	check(t, err)
-	NewWithT(t).Expect(is).To(And(HaveField("SchedulingCore", BeEquivalentTo(1)), HaveField("IsolatedCoreMask", "1")))
+	m, _ := newTwoCoresOf(t, v1alpha1.CoresDynamic, "0x2")
+	NewWithT(t).Expect(schedulerOf(t, m)).To(And(HaveField("SchedulingCore", BeEquivalentTo(1)), HaveField("IsolatedCoreMask", "1")))
 
 	m.target.Kill()
 	m.launch(t)
-	other, err := spdkrpc.New(m.socket(), spdkrpc.Options{})
+	client, err := spdkrpc.New(m.socket(), spdkrpc.Options{})
 	check(t, err)
-	t.Cleanup(other.Close)
-	for _, call := range []func() error{
-		func() error {
-			_, err := spdkrpc.Call(t.Context(), other, spdkrpc.BdevSetOptions{AutoExamine: new(false)})
-			return err
-		},
-		func() error {
-			_, err := spdkrpc.Call(t.Context(), other, spdkrpc.NvmfSetConfig{PollGroupsMask: "0x2"})
-			return err
-		},
-		func() error { _, err := spdkrpc.Call(t.Context(), other, spdkrpc.FrameworkStartInit{}); return err },
-	} {
-		check(t, call())
-	}
+	t.Cleanup(client.Close)
+	_, err = spdkrpc.Call(t.Context(), client, spdkrpc.BdevSetOptions{AutoExamine: new(false)})
+	check(t, err)
+	_, err = spdkrpc.Call(t.Context(), client, spdkrpc.NvmfSetConfig{PollGroupsMask: "0x2"})
+	check(t, err)
+	_, err = spdkrpc.Call(t.Context(), client, spdkrpc.FrameworkStartInit{})
+	check(t, err)
 	err = m.engine(t).Start(t.Context(), m.plan)
 	NewWithT(t).Expect(err).To(MatchError(ContainSubstring("idle connections are gathered on core 0, but should be on one of 1")))
 }

@@ -38,7 +38,7 @@ func (p *pool) metadataPages() int64 {
 
 // pagesOf an lvol at most: of a volume once all of it was written, of a snapshot for what it has.
 func pagesOf(sizeBytes, ownBytes, clusterBytes int64, writable bool) int64 {
-	extents := (sizeBytes/clusterBytes + extentClusters - 1) / extentClusters
+	extents := extentsOf(sizeBytes, clusterBytes)
 	own := 1 + rewrittenPages(sizeBytes, clusterBytes)
 	if writable {
 		return own + extents
@@ -46,11 +46,14 @@ func pagesOf(sizeBytes, ownBytes, clusterBytes int64, writable bool) int64 {
 	return own + min(ownBytes/clusterBytes, extents)
 }
 
+func extentsOf(sizeBytes, clusterBytes int64) int64 {
+	return (sizeBytes/clusterBytes + extentClusters - 1) / extentClusters
+}
+
 // rewrittenPages are the pages of an lvol that SPDK writes to free ones each time, at most. The first stays where it
 // is.
 func rewrittenPages(sizeBytes, clusterBytes int64) int64 {
-	extents := (sizeBytes/clusterBytes + extentClusters - 1) / extentClusters
-	return (max(0, extents-extentsInFirst) + extentsPerPage - 1) / extentsPerPage
+	return (max(0, extentsOf(sizeBytes, clusterBytes)-extentsInFirst) + extentsPerPage - 1) / extentsPerPage
 }
 
 // promisedPages are those that the lvols of a pool have or may still need.
