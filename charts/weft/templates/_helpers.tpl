@@ -98,9 +98,10 @@ livenessProbe:
     {{- end }}
     path: /healthz
     port: {{ .port }}
-  periodSeconds: 10
-  timeoutSeconds: 5
-  failureThreshold: 6
+  # Killing what answers late makes a busy node busier. These probes are for what hangs, so they wait three minutes.
+  periodSeconds: 20
+  timeoutSeconds: 15
+  failureThreshold: 9
 readinessProbe:
   httpGet:
     {{- with .host }}

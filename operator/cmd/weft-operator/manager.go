@@ -48,11 +48,11 @@ const (
 	// readyTimeout bounds how long one readiness probe waits for the caches.
 	readyTimeout = 500 * time.Millisecond
 
-	// Twice the usual times: an API server that is slow for ten seconds must not
+	// Three times the usual times: a busy node, or an API server that is slow for half a minute, must not
 	// make the leader restart. Nothing is served by the operator, so a slower hand-over costs little.
-	leaseDuration = 30 * time.Second
-	renewDeadline = 20 * time.Second
-	retryPeriod   = 4 * time.Second
+	leaseDuration = 45 * time.Second
+	renewDeadline = 35 * time.Second
+	retryPeriod   = 5 * time.Second
 )
 
 // settings of the operator: its flags, and what tests set.
