@@ -25,9 +25,9 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/mirror"
+	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
 	"github.com/weft-storage/weft/csi-driver/node/internal/keeper"
 	"github.com/weft-storage/weft/csi-driver/node/internal/md"
-	"github.com/weft-storage/weft/csi-driver/node/internal/users"
 	"github.com/weft-storage/weft/csi-driver/node/nodetest"
 )
 
@@ -137,7 +137,7 @@ type labMirror struct {
 func (l *lab) keep(api client.Client, v *volume) labMirror {
 	l.Helper()
 	s := l.service
-	s.Clock, s.Volumes, s.MirrorRecords, s.Mirrors, s.Processes = nil, api, api, l.mirrors(), &users.Host{Proc: "/proc", Self: os.Getpid()}
+	s.Clock, s.Volumes, s.MirrorRecords, s.Mirrors, s.Processes = nil, api, api, l.mirrors(), &filesystem.Processes{Proc: "/proc", Self: os.Getpid()}
 	ctx, stop := context.WithCancel(context.Background())
 	kept := make(chan error, 1)
 	must(l, s.TakeUpMirrors(ctx))

@@ -31,7 +31,6 @@ import (
 	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
 	"github.com/weft-storage/weft/csi-driver/node/internal/mapper"
 	"github.com/weft-storage/weft/csi-driver/node/internal/md"
-	"github.com/weft-storage/weft/csi-driver/node/internal/users"
 	"github.com/weft-storage/weft/csi-driver/node/nodetest"
 	"github.com/weft-storage/weft/internal/header"
 )
@@ -86,7 +85,7 @@ func setUpLab(t *testing.T) *lab {
 		service: &node.Service{
 			NodeName: "n1", NodeUID: func(context.Context) (string, error) { return uid, nil }, Initiator: host, Mapper: devices, Filesystems: fs,
 			Mirrors:   &md.Host{Root: "/", Exec: exec.New(), OpenDirect: kernel.OpenDirect, LoadModule: fs.LoadModule},
-			Processes: &users.Host{Proc: "/proc", Self: os.Getpid()},
+			Processes: &filesystem.Processes{Proc: "/proc", Self: os.Getpid()},
 			Records:   filepath.Join(dir, "staged"), Clock: clock, Volumes: objects,
 		},
 	}

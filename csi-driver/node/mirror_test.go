@@ -22,7 +22,6 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/mirror"
 	"github.com/weft-storage/weft/csi-driver/node"
-	"github.com/weft-storage/weft/csi-driver/node/internal/users"
 	"github.com/weft-storage/weft/csi-driver/node/nodetest"
 	"github.com/weft-storage/weft/internal/header"
 )
@@ -278,13 +277,13 @@ type processes struct {
 }
 
 // Kill implements node.Processes.
-func (p *processes) Kill(devices ...users.Device) (int, error) {
+func (p *processes) Kill(devices ...string) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	left := 0
 	for _, d := range devices {
-		p.killed = append(p.killed, d.Number)
-		if p.waiting[d.Number] {
+		p.killed = append(p.killed, d)
+		if p.waiting[d] {
 			left++
 		}
 	}

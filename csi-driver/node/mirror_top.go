@@ -9,7 +9,6 @@ import (
 
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 	"github.com/weft-storage/weft/csi-driver/node/internal/mapper"
-	"github.com/weft-storage/weft/csi-driver/node/internal/users"
 )
 
 // mirrorTop is the device of a mirrored volume that pods see, and who uses it.
@@ -75,9 +74,9 @@ func (t *mirrorTop) Kill() (int, error) {
 	if err != nil || len(all) == 0 {
 		return 0, err
 	}
-	var numbers []users.Device
+	var numbers []string
 	for _, d := range all {
-		numbers = append(numbers, users.Device{Number: d.Number})
+		numbers = append(numbers, d.Number)
 	}
 	return t.Processes.Kill(numbers...)
 }

@@ -32,7 +32,6 @@ import (
 	"github.com/weft-storage/weft/csi-driver/node/internal/keeper"
 	"github.com/weft-storage/weft/csi-driver/node/internal/mapper"
 	"github.com/weft-storage/weft/csi-driver/node/internal/md"
-	"github.com/weft-storage/weft/csi-driver/node/internal/users"
 	"github.com/weft-storage/weft/internal/dhchap"
 )
 
@@ -103,9 +102,9 @@ type Mapper interface {
 	Suspend(ctx context.Context, d mapper.Device) error
 }
 
-// Processes of this machine. *users.Host is one; its methods say what they guarantee.
+// Processes of this machine. *filesystem.Processes is one; its methods say what they guarantee.
 type Processes interface {
-	Kill(devices ...users.Device) (left int, err error)
+	Kill(devices ...string) (left int, err error)
 }
 
 // MirrorRecords reads and writes NvmfMirrors.

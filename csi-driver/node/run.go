@@ -32,7 +32,6 @@ import (
 	"github.com/weft-storage/weft/csi-driver/node/internal/keeper"
 	"github.com/weft-storage/weft/csi-driver/node/internal/mapper"
 	"github.com/weft-storage/weft/csi-driver/node/internal/md"
-	"github.com/weft-storage/weft/csi-driver/node/internal/users"
 	"github.com/weft-storage/weft/internal/dhchap"
 )
 
@@ -243,7 +242,7 @@ func newService(volumes client.Reader) (*Service, *fabrics.Host, needs) {
 	devices := &mapper.Host{Root: "/", Control: mapper.Linux{}, LoadModule: filesystems.LoadModule, OpenDevice: kernel.Open}
 	arrays := &md.Host{Root: "/", Exec: exec.New(), LoadModule: filesystems.LoadModule, OpenDirect: kernel.OpenDirect}
 	return &Service{
-		Initiator: initiator, Mapper: devices, Mirrors: arrays, Processes: &users.Host{Proc: "/proc", Self: os.Getpid()},
+		Initiator: initiator, Mapper: devices, Mirrors: arrays, Processes: &filesystem.Processes{Proc: "/proc", Self: os.Getpid()},
 		Filesystems: filesystems, Volumes: volumes,
 	}, initiator, needs{mirrors: []Loader{arrays, devices}, encryption: []Loader{EncryptionNeeds{filesystems, devices}}}
 }

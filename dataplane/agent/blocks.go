@@ -28,13 +28,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/util/cert"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/internal/serving"
 )
 
 const (
@@ -85,11 +85,7 @@ func newBlockServer(m manager.Manager, o Options) (*manager.Server, *v1alpha1.Sn
 	if err != nil {
 		return fail(err)
 	}
-	chain, key, err := cert.GenerateSelfSignedCertKey(o.NodeName, nil, nil)
-	if err != nil {
-		return fail(err)
-	}
-	certificate, err := tls.X509KeyPair(chain, key)
+	certificate, err := serving.SelfSigned(o.NodeName)
 	if err != nil {
 		return fail(err)
 	}

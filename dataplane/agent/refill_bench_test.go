@@ -185,8 +185,8 @@ func (e *timedEngine) OpenPortals(ctx context.Context, portals []engine.Portal) 
 	return e.Engine.OpenPortals(ctx, portals)
 }
 
-// serving is the agent of a node whose volumes, each with a host, are served, and whose statuses say so.
-func serving(tb testing.TB, e engine.Engine, plan *v1alpha1.Plan, volumes int) (*Reconciler, *timedEngine) {
+// servingAll is the agent of a node whose volumes, each with a host, are served, and whose statuses say so.
+func servingAll(tb testing.TB, e engine.Engine, plan *v1alpha1.Plan, volumes int) (*Reconciler, *timedEngine) {
 	tb.Helper()
 	ctx := tb.Context()
 	target := &timedEngine{Engine: e, took: map[enginetest.Method]time.Duration{}}
@@ -262,7 +262,7 @@ func BenchmarkRefill(b *testing.B) {
 	for _, volumes := range []int{100, 1000} {
 		b.Run(fmt.Sprintf("volumes=%d", volumes), func(b *testing.B) {
 			inMemory := twoDrives()
-			r, target := serving(b, inMemory, testNode().Spec.Plan, volumes)
+			r, target := servingAll(b, inMemory, testNode().Spec.Plan, volumes)
 			measure(b, b.Loop, r, target, func() { inMemory.Restart(); inMemory.ForgetCalls() }, func() {})
 		})
 	}
@@ -270,7 +270,7 @@ func BenchmarkRefill(b *testing.B) {
 
 func BenchmarkNothingToDo(b *testing.B) {
 	inMemory := twoDrives()
-	r, target := serving(b, inMemory, testNode().Spec.Plan, 1000)
+	r, target := servingAll(b, inMemory, testNode().Spec.Plan, 1000)
 	measure(b, b.Loop, r, target, inMemory.ForgetCalls, func() {})
 }
 
@@ -282,7 +282,7 @@ func BenchmarkRefillSPDK(b *testing.B) {
 }
 
 func refillSPDK(b *testing.B, node *spdkNode) {
-	r, target := serving(b, node.engine(), node.plan, 1000)
+	r, target := servingAll(b, node.engine(), node.plan, 1000)
 	measureRefill(b, b.Loop, node, r, target)
 }
 

@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,8 +35,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
-	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
@@ -43,6 +42,7 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/tuning"
 	"github.com/weft-storage/weft/internal/dhchap"
+	"github.com/weft-storage/weft/internal/serving"
 )
 
 const (
@@ -152,12 +152,9 @@ func newManager(ctx context.Context, config *rest.Config, o Options) (manager.Ma
 	}
 	config = rest.CopyConfig(config)
 	config.QPS, config.Burst = clientQPS, clientBurst
-	metricsOptions := metricsserver.Options{BindAddress: "0"}
-	if o.MetricsAddress != "" {
-		metricsOptions = metricsserver.Options{
-			BindAddress: o.MetricsAddress, SecureServing: true, CertDir: o.MetricsCertDir,
-			FilterProvider: filters.WithAuthenticationAndAuthorization,
-		}
+	metricsOptions, err := serving.Metrics(cmp.Or(o.MetricsAddress, "0"), o.MetricsCertDir)
+	if err != nil {
+		return nil, err
 	}
 	m, err := ctrl.NewManager(config, ctrl.Options{
 		// Where a process needs 30 s to begin, controller-runtime has given its own logger up by then.

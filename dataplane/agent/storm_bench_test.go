@@ -77,7 +77,7 @@ func measureStorm(b *testing.B, volumes int) {
 		p.File = &v1alpha1.DeviceFile{Path: pool, Size: resource.MustParse("512Gi")}
 		p.SPDK.MemoryBytes, p.SPDK.PodMemoryBytes, p.SPDK.MaxSubsystems = 2<<30, 4<<30, int32(volumes+stormVolumes+100)
 	})
-	r, target := serving(b, node.engine(), node.plan, volumes)
+	r, target := servingAll(b, node.engine(), node.plan, volumes)
 	s := &storm{B: b, r: r, objects: r.client.(*inMemory), ctx: log.IntoContext(b.Context(), logr.Discard())}
 	s.objects.writable, r.recorder = true, &events.FakeRecorder{}
 	s.reconcile()

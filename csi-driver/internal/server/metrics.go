@@ -17,8 +17,9 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
-	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/weft-storage/weft/internal/serving"
 )
 
 // Calls measures the calls of a CSI service.
@@ -107,7 +108,10 @@ func ServeMetrics(ctx context.Context, config *rest.Config, address, certDir str
 	if err != nil {
 		return fmt.Errorf("serve metrics: %w", err)
 	}
-	options := metricsserver.Options{BindAddress: address, SecureServing: true, CertDir: certDir, FilterProvider: filters.WithAuthenticationAndAuthorization}
+	options, err := serving.Metrics(address, certDir)
+	if err != nil {
+		return err
+	}
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		s, err := metricsserver.NewServer(options, config, client)
 		if err == nil {

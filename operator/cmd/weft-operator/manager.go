@@ -26,10 +26,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
-	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/internal/serving"
 	"github.com/weft-storage/weft/operator/internal/controller/guard"
 	"github.com/weft-storage/weft/operator/internal/controller/nvmfnode"
 	"github.com/weft-storage/weft/operator/internal/controller/nvmftarget"
@@ -126,12 +125,16 @@ func newManager(ctx context.Context, cfg *rest.Config, o settings) (ctrl.Manager
 	if err != nil {
 		return nil, err
 	}
+	metrics, err := serving.Metrics(o.MetricsBindAddress, o.MetricsCertDir)
+	if err != nil {
+		return nil, err
+	}
 	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
 		// Where a process needs 30 s to begin, controller-runtime has given its own logger up by then.
 		Logger:                        log.FromContext(ctx),
 		Scheme:                        scheme,
 		Cache:                         caches,
-		Metrics:                       metricsOptions(o.MetricsBindAddress, o.MetricsCertDir),
+		Metrics:                       metrics,
 		HealthProbeBindAddress:        o.HealthProbeBindAddress,
 		WebhookServer:                 server,
 		LeaderElection:                o.LeaderElect,
@@ -201,15 +204,6 @@ func trimNode(obj any) (any, error) {
 		n.Status.Images, n.Status.VolumesInUse, n.Status.VolumesAttached, n.Status.Capacity = nil, nil, nil, nil
 	}
 	return obj, nil
-}
-
-func metricsOptions(address, certDir string) metricsserver.Options {
-	return metricsserver.Options{
-		BindAddress:    address,
-		SecureServing:  true,
-		CertDir:        certDir,
-		FilterProvider: filters.WithAuthenticationAndAuthorization,
-	}
 }
 
 func addControllers(ctx context.Context, mgr ctrl.Manager, o settings) error {

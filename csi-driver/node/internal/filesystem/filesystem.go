@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package filesystem makes, checks, grows and mounts filesystems, binds block devices, and makes and reads the LUKS
-// headers of encrypted volumes.
+// Package filesystem makes, checks, grows and mounts filesystems, binds block devices, finds and kills the processes
+// that use them, and makes and reads the LUKS headers of encrypted volumes.
 //
 // A device is formatted only through the fence (see Fence). When mkfs is cut off, by a crash of the machine or of this
 // process, the volume's header says so, and it starts again. A call whose deadline passes does not cut it off: what

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package users
+package filesystem
 
 import (
 	"fmt"
@@ -15,7 +15,7 @@ import (
 )
 
 // procOf a machine on which a process, with a device as its working folder, has threads as /proc/PID/task shows them.
-func procOf(t *testing.T, pid int, threads ...string) (proc string, of Device) {
+func procOf(t *testing.T, pid int, threads ...string) (proc string, of string) {
 	t.Helper()
 	proc = t.TempDir()
 	dir := filepath.Join(proc, strconv.Itoa(pid))
@@ -48,7 +48,7 @@ func procOf(t *testing.T, pid int, threads ...string) (proc string, of Device) {
 	if err := unix.Stat(filepath.Join(dir, "cwd"), &s); err != nil {
 		t.Fatal(err)
 	}
-	return proc, Device{fmt.Sprintf("%d:%d", unix.Major(s.Dev), unix.Minor(s.Dev))}
+	return proc, fmt.Sprintf("%d:%d", unix.Major(s.Dev), unix.Minor(s.Dev))
 }
 
 func write(t *testing.T, path, text string) {
@@ -73,18 +73,18 @@ func TestKill(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			proc, device := procOf(t, pid, c.threads...)
 			killed := 0
-			h := &Host{Proc: proc, Signal: func(got int) error {
+			p := &Processes{Proc: proc, Signal: func(got int) error {
 				killed++
 				if got != pid {
 					t.Errorf("killed %d", got)
 				}
 				return nil
 			}}
-			left, err := h.Kill(device)
+			left, err := p.Kill(device)
 			if left != c.left || killed != c.left || err != nil {
 				t.Errorf("left %d, killed %d: %v; want %d", left, killed, err, c.left)
 			}
-			if left, err := h.Kill(Device{"0:9999"}); left != 0 || err != nil {
+			if left, err := p.Kill("0:9999"); left != 0 || err != nil {
 				t.Errorf("of another device: left %d: %v", left, err)
 			}
 		})
@@ -93,22 +93,22 @@ func TestKill(t *testing.T) {
 
 // What this kernel shows of a process that was killed and has not been waited for.
 func TestKilledProcessIsDying(t *testing.T) {
-	p, err := os.StartProcess("/bin/sleep", []string{"sleep", "1000"}, &os.ProcAttr{})
+	sleeping, err := os.StartProcess("/bin/sleep", []string{"sleep", "1000"}, &os.ProcAttr{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &Host{Proc: "/proc"}
-	if h.dying(p.Pid) {
+	p := &Processes{Proc: "/proc"}
+	if p.dying(sleeping.Pid) {
 		t.Error("a process that runs is dying")
 	}
-	if err := syscall.Kill(p.Pid, syscall.SIGKILL); err != nil {
+	if err := syscall.Kill(sleeping.Pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	NewWithT(t).Eventually(func() bool { return h.dying(p.Pid) }).Should(BeTrue(), "a process that was killed is dying")
-	if _, err := p.Wait(); err != nil {
+	NewWithT(t).Eventually(func() bool { return p.dying(sleeping.Pid) }).Should(BeTrue(), "a process that was killed is dying")
+	if _, err := sleeping.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	if !h.dying(p.Pid) {
+	if !p.dying(sleeping.Pid) {
 		t.Error("a process that is gone is not dying")
 	}
 }

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package users finds and kills the processes that use a block device: those that have it, or a file on a filesystem on
-// it, open or mapped, or that have their root or their working folder there.
-package users
+package filesystem
 
 import (
 	"bytes"
@@ -22,11 +20,9 @@ import (
 // mapsTimeout bounds the wait for a process's list of mapped files, which waits for its page faults.
 const mapsTimeout = 100 * time.Millisecond
 
-// Device whose users are meant, by its number as major:minor.
-type Device struct{ Number string }
-
-// Host is this machine. Its processes are seen only from its own PID namespace.
-type Host struct {
+// Processes of this machine that use block devices: that have one, or a file on a filesystem on it, open or mapped, or
+// that have their root or their working folder there. They are seen only from the machine's own PID namespace.
+type Processes struct {
 	// Proc is /proc of the machine's PID namespace.
 	Proc string
 	// Self is this process, which is never killed.
@@ -35,42 +31,43 @@ type Host struct {
 	Signal func(pid int) error
 }
 
-// Kill the processes that use one of the devices, and tell how many of them can still run. One that waits for I/O ends
-// only when that does, but no instruction of it runs any more once it was killed: it does not count, and only a call
-// after the one that killed it says so. Kill does no I/O, and never waits for it.
-func (h *Host) Kill(devices ...Device) (left int, err error) {
-	entries, err := os.ReadDir(h.Proc)
+// Kill the processes that use one of the devices, by the devices' numbers as major:minor, and tell how many processes
+// can still run. One that waits for I/O ends only when that does, but no instruction of it runs any more once it was
+// killed: it does not count, and only a call after the one that killed it says so. Kill does no I/O, and never waits
+// for it.
+func (p *Processes) Kill(devices ...string) (left int, err error) {
+	entries, err := os.ReadDir(p.Proc)
 	if err != nil {
 		return 0, err
 	}
 	var errs []error
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
-		if err != nil || pid == h.Self || pid == 1 || !h.uses(pid, devices) {
+		if err != nil || pid == p.Self || pid == 1 || !p.uses(pid, devices) {
 			continue
 		}
-		if h.dying(pid) {
+		if p.dying(pid) {
 			continue
 		}
 		left++
-		if err := h.kill(pid); err != nil && !errors.Is(err, syscall.ESRCH) {
+		if err := p.kill(pid); err != nil && !errors.Is(err, syscall.ESRCH) {
 			errs = append(errs, err)
 		}
 	}
 	return left, errors.Join(errs...)
 }
 
-func (h *Host) kill(pid int) error {
-	if h.Signal != nil {
-		return h.Signal(pid)
+func (p *Processes) kill(pid int) error {
+	if p.Signal != nil {
+		return p.Signal(pid)
 	}
 	return syscall.Kill(pid, syscall.SIGKILL)
 }
 
 // dying tells whether no thread of a process returns to its program: each has ended or is about to, or has SIGKILL
 // pending, which it acts on before that. It can start no other process either.
-func (h *Host) dying(pid int) bool {
-	dir := filepath.Join(h.Proc, strconv.Itoa(pid), "task")
+func (p *Processes) dying(pid int) bool {
+	dir := filepath.Join(p.Proc, strconv.Itoa(pid), "task")
 	threads, err := os.ReadDir(dir)
 	if err != nil {
 		return errors.Is(err, fs.ErrNotExist)
@@ -114,8 +111,8 @@ func exiting(thread string) bool {
 
 func ended(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) }
 
-func (h *Host) uses(pid int, devices []Device) bool {
-	dir := filepath.Join(h.Proc, strconv.Itoa(pid))
+func (p *Processes) uses(pid int, devices []string) bool {
+	dir := filepath.Join(p.Proc, strconv.Itoa(pid))
 	links := []string{filepath.Join(dir, "cwd"), filepath.Join(dir, "root"), filepath.Join(dir, "exe")}
 	fds, err := os.ReadDir(filepath.Join(dir, "fd"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -129,7 +126,7 @@ func (h *Host) uses(pid int, devices []Device) bool {
 
 // onDevice tells whether what a link of /proc leads to is one of the devices, or is on it. It asks the kernel for what
 // it knows (AT_STATX_DONT_SYNC).
-func onDevice(link string, devices []Device) bool {
+func onDevice(link string, devices []string) bool {
 	var s unix.Statx_t
 	if err := unix.Statx(unix.AT_FDCWD, link, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_TYPE, &s); err != nil {
 		return false
@@ -138,11 +135,11 @@ func onDevice(link string, devices []Device) bool {
 	if s.Mode&unix.S_IFMT == unix.S_IFBLK {
 		number = strconv.Itoa(int(s.Rdev_major)) + ":" + strconv.Itoa(int(s.Rdev_minor))
 	}
-	return slices.Contains(devices, Device{number})
+	return slices.Contains(devices, number)
 }
 
 // mapped tells whether a process has a file of one of the devices mapped.
-func mapped(maps string, devices []Device) bool {
+func mapped(maps string, devices []string) bool {
 	read := make(chan []byte, 1)
 	go func() {
 		data, _ := os.ReadFile(maps)
@@ -157,7 +154,7 @@ func mapped(maps string, devices []Device) bool {
 }
 
 // inMaps reads /proc/PID/maps: the fourth field is the device, in hexadecimal.
-func inMaps(text string, devices []Device) bool {
+func inMaps(text string, devices []string) bool {
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
 		if len(fields) < 5 {
@@ -169,7 +166,7 @@ func inMaps(text string, devices []Device) bool {
 		if !ok || errors.Join(err, minorErr) != nil {
 			continue
 		}
-		if slices.Contains(devices, Device{strconv.FormatUint(a, 10) + ":" + strconv.FormatUint(b, 10)}) {
+		if slices.Contains(devices, strconv.FormatUint(a, 10)+":"+strconv.FormatUint(b, 10)) {
 			return true
 		}
 	}
