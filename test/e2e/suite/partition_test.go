@@ -50,7 +50,7 @@ var _ = Describe("A node that is cut off while a pod there writes", func() {
 		outOfService(ctx, clientNode, true)
 		// The taint evicts the pod as well, and its grace period is 0.
 		Expect(client.IgnoreNotFound(cluster.Delete(ctx, pod, client.GracePeriodSeconds(0)))).To(Succeed())
-		// First the controller's leaders may have to be others, while their pods from the lost node start on this one, too.
+		// First other leaders of the controller take over, while the pods of the lost node start on this one.
 		pod = runningWithin(ctx, newPod(ctx, claim, "second", storageNode), 2*podTime)
 		Expect(sh(ctx, pod, readBlock, file)).To(Equal("a"))
 		sh(ctx, pod, writeBlock, file, "n")
