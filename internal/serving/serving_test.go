@@ -3,11 +3,13 @@
 package serving
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/tls"
 	"crypto/x509"
 	"net"
 	"testing"
+	"time"
 )
 
 // TestMetricsAreServedWithAnOwnCertificate, which a client that knows it accepts. No RSA key is made for it: on a busy
@@ -35,8 +37,10 @@ func TestMetricsAreServedWithAnOwnCertificate(t *testing.T) {
 	roots.AddCert(own.Leaf)
 	ours, theirs := net.Pipe()
 	ended := make(chan error)
-	go func() { ended <- tls.Server(ours, config).HandshakeContext(t.Context()) }()
-	if err := tls.Client(theirs, &tls.Config{RootCAs: roots, ServerName: "localhost", MinVersion: tls.VersionTLS12}).HandshakeContext(t.Context()); err != nil {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	go func() { ended <- tls.Server(ours, config).HandshakeContext(ctx) }()
+	if err := tls.Client(theirs, &tls.Config{RootCAs: roots, ServerName: "127.0.0.1", MinVersion: tls.VersionTLS12}).HandshakeContext(ctx); err != nil {
 		t.Error(err)
 	}
 	if err := <-ended; err != nil {

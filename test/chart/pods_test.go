@@ -243,7 +243,7 @@ func checkContainer(t *testing.T, name string, c corev1.Container, hostNetwork b
 	}
 	if c.LivenessProbe == nil {
 		t.Errorf("%s: has no liveness probe", name)
-	} else if s := c.LivenessProbe.PeriodSeconds * c.LivenessProbe.FailureThreshold; s < 2*60 {
+	} else if s := c.LivenessProbe.PeriodSeconds * c.LivenessProbe.FailureThreshold; s < 3*60 {
 		t.Errorf("%s: is killed after %d s without an answer, which a busy node may take", name, s)
 	}
 	if c.ReadinessProbe == nil && strings.HasPrefix(c.Name, "weft-") {

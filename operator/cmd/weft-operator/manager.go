@@ -47,11 +47,11 @@ const (
 	// readyTimeout bounds how long one readiness probe waits for the caches.
 	readyTimeout = 500 * time.Millisecond
 
-	// Three times the usual times: a busy node, or an API server that is slow for half a minute, must not
-	// make the leader restart. Nothing is served by the operator, so a slower hand-over costs little.
-	leaseDuration = 45 * time.Second
-	renewDeadline = 35 * time.Second
-	retryPeriod   = 5 * time.Second
+	// More than the usual times: a busy node, or an API server that is slow for 25 s, must not make the leader restart.
+	// Nothing is served by the operator, so a slower hand-over costs little.
+	leaseDuration = 35 * time.Second
+	renewDeadline = 27 * time.Second
+	retryPeriod   = 3 * time.Second
 )
 
 // settings of the operator: its flags, and what tests set.

@@ -107,7 +107,7 @@ var _ = Describe("A pod that writes to a volume with two replicas", func() {
 		outOfService(ctx, clientNode, true)
 		Expect(client.IgnoreNotFound(cluster.Delete(ctx, r.pod, client.GracePeriodSeconds(0)))).To(Succeed())
 		pod := newPod(ctx, r.claim, "second", storageNode)
-		event(ctx, pod, "declare one current")
+		eventWithin(ctx, pod, "declare one current", podTime)
 
 		By("powering it on")
 		Expect(machines.PowerOn(clientNode)).To(Succeed())
