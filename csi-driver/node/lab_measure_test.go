@@ -93,11 +93,12 @@ func perSecond(path string, write bool, depth int) (float64, error) {
 		}
 		free = make([]*iocb, 0, depth)
 		got, _, errno := unix.Syscall6(unix.SYS_IO_GETEVENTS, uintptr(context), uintptr((depth+1)/2), uintptr(depth), uintptr(unsafe.Pointer(&events[0])), 0, 0)
-		if errno != 0 && errno != unix.EINTR { // Go's runtime interrupts it
-			return 0, errno
-		}
-		if errno != 0 {
+		switch errno {
+		case 0:
+		case unix.EINTR: // Go's runtime interrupts it
 			got = 0
+		default:
+			return 0, errno
 		}
 		for _, e := range events[:got] {
 			if e.result != block {

@@ -78,6 +78,14 @@ seccompProfile:
   type: RuntimeDefault
 {{- end }}
 
+{{/* Times of every liveness probe. */}}
+{{- define "weft.livenessTimes" -}}
+# Killing what answers late makes a busy node busier. Liveness probes are for what hangs, so they wait three minutes.
+periodSeconds: 20
+timeoutSeconds: 15
+failureThreshold: 9
+{{- end }}
+
 {{/* Probes: weft.probes (dict "port" 8081), with "host" for pods in the node's network. */}}
 {{- define "weft.probes" -}}
 # A start may take minutes on a machine that is busy, and killing it makes it busier.
@@ -98,10 +106,7 @@ livenessProbe:
     {{- end }}
     path: /healthz
     port: {{ .port }}
-  # Killing what answers late makes a busy node busier. These probes are for what hangs, so they wait three minutes.
-  periodSeconds: 20
-  timeoutSeconds: 15
-  failureThreshold: 9
+  {{- include "weft.livenessTimes" . | nindent 2 }}
 readinessProbe:
   httpGet:
     {{- with .host }}
