@@ -29,6 +29,18 @@ func ReplicaOfSubsystem(nqn string) (replica string, ok bool) {
 	return replica, ok
 }
 
+// SessionOfSubsystem is the UUID of the session in a subsystem's NQN; empty when the subsystem is not weft's. Of a leg
+// of a mirror, it is the identity by which the mirror knows that leg: whatever was sent to the subsystem, as whichever
+// host, is off once the replica has another one.
+func SessionOfSubsystem(nqn string) string {
+	rest, ok := strings.CutPrefix(nqn, NQNPrefix)
+	if !ok {
+		return ""
+	}
+	_, session, _ := strings.Cut(rest, attachmentSeparator)
+	return session
+}
+
 // CurrentSubsystem is the NQN of the subsystem that serves the replica now. Until its volume is attached for the first
 // time it carries the replica's own UUID.
 func (v *NvmfReplica) CurrentSubsystem() string {

@@ -197,9 +197,9 @@ type MirrorMember struct {
 	// +listType=atomic
 	// +optional
 	Marks []string `json:"marks,omitempty"`
-	// Identity is the UUID of the host NQN under which the holder connected to the member last. A member that left
-	// does not return under it: commands that were sent under it can still be under way. Absent: the holder has not
-	// connected.
+	// Identity is the UUID in the NQN of the subsystem that the holder connected to last, to use the member. A member
+	// that left does not return through that subsystem: commands that were sent to it can still be in flight. It stays
+	// the same while the keys of its hosts are rotated. Absent: the holder has not connected.
 	// +kubebuilder:validation:MaxLength=36
 	// +optional
 	Identity string `json:"identity,omitempty"`

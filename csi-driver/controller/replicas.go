@@ -119,30 +119,33 @@ func successor(vol *v1alpha1.NvmfVolume, of v1alpha1.VolumeHost) v1alpha1.Volume
 	return of
 }
 
-// legOf a mirrored volume: the host that may connect to a replica. It has an identity of its own, which is never used
-// again: commands that were sent under it may be under way when the replica has been given up, and must not be carried
-// out after what was written since. So a replica that is out of sync, of which its holder's kernel has nothing any
-// more, gets another than the one that it was connected under, after that has left.
+// legOf a mirrored volume: the host that may connect to a replica, or two while its keys are rotated, by a subsystem
+// with an identity of its own, which is never used again: commands that were sent to it may be under way when the
+// replica has been given up, and must not be carried out after what was written since. So a replica that is out of
+// sync, of which its holder's kernel has nothing any more, gets another subsystem than the one that it was connected
+// to, after all hosts of that have left.
 func legOf(vol *v1alpha1.NvmfVolume, record *mirror.Record, rep *v1alpha1.NvmfReplica) (hosts []v1alpha1.VolumeHost, subsystem string) {
 	if retired(rep) {
 		return nil, rep.Spec.SubsystemNQN
 	}
 	attached := vol.Spec.Attachments[0]
 	switch h := rep.HostOf(attached.AttachmentUUID()); {
-	case h != nil && (record == nil || !outworn(*record, rep.Name, h.NQN)):
+	case h != nil && (record == nil || !outworn(*record, rep)):
 		return rep.Spec.Hosts, rep.Spec.SubsystemNQN // without a record, too, which somebody deleted
 	case record == nil || len(rep.Spec.Hosts) > 0:
 		return nil, rep.Spec.SubsystemNQN
 	}
 	identity := uuid.NewString()
-	attached.NQN, attached.Attachment = v1alpha1.HostNQN(identity), attached.AttachmentUUID()
+	attached.NQN, attached.Attachment, attached.KeyRotation = v1alpha1.HostNQN(identity), attached.AttachmentUUID(), vol.Spec.KeyRotation
 	return []v1alpha1.VolumeHost{attached}, v1alpha1.SubsystemNQN(rep.Name, identity)
 }
 
-// outworn tells whether a replica that is out of sync was connected to as a host, of which no kernel has anything now.
-func outworn(record mirror.Record, replica, host string) bool {
-	m, ok := mirror.Get(record, replica)
-	return ok && v1alpha1.HostNQN(m.Identity) == host && mirror.Free(record, m)
+// outworn tells whether a replica that is out of sync was connected to by its subsystem, of which no kernel has
+// anything now. The identity of one of its hosts says so, too.
+func outworn(record mirror.Record, rep *v1alpha1.NvmfReplica) bool {
+	m, ok := mirror.Get(record, rep.Name)
+	connected := m.Identity == v1alpha1.SessionOfSubsystem(rep.Spec.SubsystemNQN) || rep.Listed(v1alpha1.HostNQN(m.Identity)) != nil
+	return ok && connected && mirror.Free(record, m)
 }
 
 // recordOf a volume's mirror; nil for a volume without one.

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/mirror"
 )
 
 const (
@@ -45,6 +46,10 @@ const (
 //
 // Each step is found in the objects, so that any process can be restarted in between. An attachment that ends in the
 // middle loses both hosts.
+//
+// The replicas of a mirrored volume are rotated one after the other, each while the mirror's record has it in sync and
+// connected. The record knows a leg by its subsystem, and does not change. A replica that is given up in the middle
+// loses both hosts with that subsystem, and returns by another one, with keys that are new.
 
 // rotateAll goes on with the rotations that are under way, and begins others. It looks at what the cache has, without
 // copying it, and reads from the API server only what is rotated, or is to be.
@@ -77,7 +82,7 @@ func (s *Service) rotateAll(ctx context.Context) error {
 				}
 			}
 		}
-		switch todo, err := s.rotates(ctx, seen); {
+		switch todo, err := s.rotates(ctx, s.client, seen); {
 		case err != nil:
 			errs = append(errs, fmt.Errorf("volume %s: %w", name, err))
 		case len(todo) > 0:
@@ -111,20 +116,58 @@ func rotatesSince(rep *v1alpha1.NvmfReplica) time.Duration {
 	return latest
 }
 
-// rotates lists the hosts of a volume whose keys are to be rotated, and can be now. Until something is written to a
-// replica, its host may have to format it, which another host beside it would forbid. A mirror knows its legs by their
-// hosts, so those of mirrored volumes get new keys when they return to it. While a volume is about to become mirrored,
-// nothing is begun; should both begin at the same moment, the mirror waits for the end of the rotation. Volume and
-// replica may be the cache's own.
-func (s *Service) rotates(ctx context.Context, vol *replicatedVolume) ([]v1alpha1.VolumeHost, error) {
-	rep := vol.replicas[0]
-	if vol.Replicated() || vol.Spec.Replicas > 1 || vol.Spec.Move != nil || vol.Annotations[convertAnnotation] != "" ||
-		rep == nil || rep.DeletionTimestamp != nil || rep.Rotating() || len(rep.Spec.Hosts) >= v1alpha1.MaxHosts || rep.RestoreSuspected() || rep.Status.ObservedGeneration < rep.Generation {
+// turn of a replica to have the keys of some of its hosts rotated.
+type turn struct {
+	replica *v1alpha1.NvmfReplica
+	hosts   []v1alpha1.VolumeHost
+}
+
+// rotates gives the replicas of a volume whose keys are to be rotated, and can be now: any one of them. While a volume
+// is about to become mirrored, nothing is begun; should both begin at the same moment, the mirror waits for the end of
+// the rotation. Nor is anything begun for a mover, which ends sooner than keys are old. Volume and replicas may be the
+// cache's own; the record of a mirror is read from where it says.
+func (s *Service) rotates(ctx context.Context, from client.Reader, vol *replicatedVolume) ([]turn, error) {
+	becomesMirrored := !vol.Replicated() && (vol.Spec.Replicas > 1 || vol.Spec.Move != nil || vol.Annotations[convertAnnotation] != "")
+	rotating := func(rep *v1alpha1.NvmfReplica) bool { return rep != nil && rep.Rotating() }
+	if becomesMirrored || vol.Mover() != nil || vol.Spec.Recovery != nil || slices.ContainsFunc(vol.replicas, rotating) {
 		return nil, nil
 	}
 	var target v1alpha1.NvmfTarget
 	if err := s.client.Get(ctx, keyOf(vol.Spec.Target), &target, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, client.IgnoreNotFound(err)
+	}
+	var turns []turn
+	for _, rep := range vol.replicas {
+		due := rotatable(vol.NvmfVolume, rep, &target)
+		if len(due) == 0 {
+			continue
+		}
+		if works, err := s.worksInMirror(ctx, from, vol.NvmfVolume, rep); err != nil {
+			return nil, err
+		} else if works {
+			turns = append(turns, turn{rep, due})
+		}
+	}
+	return turns, nil
+}
+
+// worksInMirror tells whether the record of a volume's mirror has a replica in sync, and connected by its subsystem.
+// One that does not work returns with other keys. Of a volume without a mirror, every replica works.
+func (s *Service) worksInMirror(ctx context.Context, from client.Reader, vol *v1alpha1.NvmfVolume, rep *v1alpha1.NvmfReplica) (bool, error) {
+	record, err := s.recordOf(ctx, from, vol)
+	if err != nil || record == nil {
+		return err == nil && !vol.Replicated(), err
+	}
+	m, is := mirror.Get(*record, rep.Name)
+	return is && m.State == v1alpha1.MemberInSync && !m.Suspect && !m.Retired && !record.Recovering && record.Holder != "" &&
+		m.Identity == v1alpha1.SessionOfSubsystem(rep.Spec.SubsystemNQN), nil
+}
+
+// rotatable are the hosts of a replica whose keys are to be rotated, and can be now. Until something is written to a
+// replica, its host may have to format it, which another host beside it would forbid.
+func rotatable(vol *v1alpha1.NvmfVolume, rep *v1alpha1.NvmfReplica, target *v1alpha1.NvmfTarget) []v1alpha1.VolumeHost {
+	if rep == nil || rep.DeletionTimestamp != nil || retired(rep) || len(rep.Spec.Hosts) >= v1alpha1.MaxHosts || rep.RestoreSuspected() || rep.Status.ObservedGeneration < rep.Generation {
+		return nil
 	}
 	var due []v1alpha1.VolumeHost
 	for _, h := range rep.Spec.Hosts {
@@ -138,32 +181,41 @@ func (s *Service) rotates(ctx context.Context, vol *replicatedVolume) ([]v1alpha
 			due = append(due, h)
 		}
 	}
-	return due, nil
+	return due
 }
 
 // rotate the keys of one of a volume's hosts: add another host to its attachment. That an attachment has had several is
 // recorded in the volume first: should its replica's object be created again, the first one's NQN is not used again.
-// What cannot be done now is left to the next time. It tells whether a
-// host was added.
+// What cannot be done now is left to the next time. It tells whether a host was added.
 func (s *Service) rotate(ctx context.Context, volume string) (begun bool, err error) {
-	vol, todo, err := s.rotatesNow(ctx, volume)
-	if err != nil || len(todo) == 0 {
+	vol, turns, err := s.rotatesNow(ctx, volume)
+	if err != nil || len(turns) == 0 {
 		return false, err
 	}
-	if !slices.ContainsFunc(todo, func(h v1alpha1.VolumeHost) bool { return h.KeyRotation != vol.Spec.KeyRotation }) {
+	requested := func(h v1alpha1.VolumeHost) bool { return h.KeyRotation != vol.Spec.KeyRotation }
+	if !slices.ContainsFunc(turns, func(t turn) bool { return slices.ContainsFunc(t.hosts, requested) }) {
 		aged := vol.DeepCopy()
 		aged.Spec.KeyRotation = uuid.NewString()
 		klog.FromContext(ctx).Info("Keys of the volume's hosts are old; rotating them", "volume", volume)
 		if err := s.patch(ctx, vol.NvmfVolume, aged); err != nil {
 			return false, ignoreChanged(err)
 		}
-		if vol, todo, err = s.rotatesNow(ctx, volume); err != nil || len(todo) == 0 {
+		if vol, turns, err = s.rotatesNow(ctx, volume); err != nil {
 			return false, err
 		}
 	}
-	rep := vol.replicas[0]
-	if err := checkPlaces(ctx, s.live, vol.NvmfVolume, rep.Spec.Node); err != nil {
-		klog.FromContext(ctx).V(2).Info("The rotation of keys waits for a place at the target", "volume", volume, "reason", err)
+	for _, t := range turns {
+		if begun, err := s.rotateReplica(ctx, vol.NvmfVolume, t.replica, t.hosts); begun || err != nil {
+			return begun, err
+		}
+	}
+	return false, nil
+}
+
+// rotateReplica is rotate for one of these hosts of a replica.
+func (s *Service) rotateReplica(ctx context.Context, vol *v1alpha1.NvmfVolume, rep *v1alpha1.NvmfReplica, todo []v1alpha1.VolumeHost) (begun bool, err error) {
+	if err := checkPlaces(ctx, s.live, vol, rep.Spec.Node); err != nil {
+		klog.FromContext(ctx).V(2).Info("The rotation of keys waits for a place at the target", "volume", vol.Name, "reason", err)
 		return false, nil // the node has room another time
 	}
 	next := rep.DeepCopy()
@@ -178,14 +230,14 @@ func (s *Service) rotate(ctx context.Context, volume string) (begun bool, err er
 			return false, err
 		}
 		if e.unable != "" {
-			klog.FromContext(ctx).V(2).Info("The rotation of keys waits", "volume", volume, "host", h.Node, "reason", e.unable)
+			klog.FromContext(ctx).V(2).Info("The rotation of keys waits", "volume", vol.Name, "host", h.Node, "reason", e.unable)
 			continue
 		}
-		n := successor(vol.NvmfVolume, h)
+		n := successor(vol, h)
 		if err := seal(&n, e); err != nil {
 			return false, err
 		}
-		klog.FromContext(ctx).Info("Rotating the keys of a host", "volume", volume, "replica", rep.Name, "host", h.Node, "former", h.NQN, "nqn", n.NQN)
+		klog.FromContext(ctx).Info("Rotating the keys of a host", "volume", vol.Name, "replica", rep.Name, "host", h.Node, "former", h.NQN, "nqn", n.NQN)
 		next.Spec.Hosts = append(next.Spec.Hosts, n)
 	}
 	if len(next.Spec.Hosts) == len(rep.Spec.Hosts) {
@@ -195,9 +247,9 @@ func (s *Service) rotate(ctx context.Context, volume string) (begun bool, err er
 	return err == nil, ignoreChanged(err)
 }
 
-// rotatesNow is rotates with what the API server has: the replica, and then the volume. There is nothing to do where
-// the replica does not follow the volume.
-func (s *Service) rotatesNow(ctx context.Context, volume string) (*replicatedVolume, []v1alpha1.VolumeHost, error) {
+// rotatesNow is rotates with what the API server has: the replicas, then the volume, and then the record of its mirror.
+// Replicas that do not follow them have no turn.
+func (s *Service) rotatesNow(ctx context.Context, volume string) (*replicatedVolume, []turn, error) {
 	vol, err := s.withReplicas(ctx, volume)
 	if err == nil {
 		vol.NvmfVolume, err = s.volume(ctx, volume)
@@ -208,13 +260,18 @@ func (s *Service) rotatesNow(ctx context.Context, volume string) (*replicatedVol
 	if err != nil {
 		return nil, nil, err
 	}
-	rep := vol.replicas[0]
-	if vol.DeletionTimestamp != nil || len(vol.Spec.Attachments) == 0 || rep == nil || len(vol.Spec.Members) != len(vol.replicas) || rep.Name != vol.Spec.Members[0].Name ||
-		!sameHosts(derive(vol.NvmfVolume, nil, rep), rep.Spec) {
+	if vol.DeletionTimestamp != nil || len(vol.Spec.Attachments) == 0 {
 		return nil, nil, nil
 	}
-	todo, err := s.rotates(ctx, vol)
-	return vol, todo, err
+	turns, err := s.rotates(ctx, s.live, vol)
+	if err != nil || len(turns) == 0 {
+		return nil, nil, err
+	}
+	record, err := s.recordOf(ctx, s.live, vol.NvmfVolume)
+	turns = slices.DeleteFunc(turns, func(t turn) bool {
+		return indexOf(vol.NvmfVolume, t.replica.Name) < 0 || !sameHosts(derive(vol.NvmfVolume, record, t.replica), t.replica.Spec)
+	})
+	return vol, turns, err
 }
 
 // sameHosts tells whether two specs of a replica list the same, under the same subsystem.

@@ -25,16 +25,23 @@ import (
 // newSecure storage, whose target asks for authentication in this way, or says nothing of security if that is empty.
 func newSecure(t *testing.T, mode v1alpha1.AuthenticationMode) storage {
 	t.Helper()
+	return newSecureOn(t, mode, 1)
+}
+
+func newSecureOn(t *testing.T, mode v1alpha1.AuthenticationMode, nodes int) storage {
+	t.Helper()
 	st := newStorageOf(t, func(target *v1alpha1.NvmfTarget) {
 		if mode != "" {
 			target.Spec.Security = &v1alpha1.Security{Authentication: mode}
 		}
-	}, 1, 10*gi)
-	key, err := agents[st.nodes[0]].PublicKey()
-	if err != nil {
-		t.Fatal(err)
+	}, nodes, 10*gi)
+	for _, node := range st.nodes {
+		key, err := agents[node].PublicKey()
+		if err != nil {
+			t.Fatal(err)
+		}
+		setNodeStatus(t, node, func(s *v1alpha1.NvmfNodeStatus) { s.PublicKey = key })
 	}
-	setNodeStatus(t, st.nodes[0], func(s *v1alpha1.NvmfNodeStatus) { s.PublicKey = key })
 	return st
 }
 

@@ -77,7 +77,8 @@ type replica struct {
 	// Portals to connect to, at least one; with several, the kernel's multipath uses them all.
 	Portals []v1alpha1.Portal `json:"portals"`
 	// Identity is the UUID of the host NQN by which a mirrored volume's replica is connected to; empty when it was not
-	// yet. Those of other volumes have that of the attachment, for which it is empty, until their keys are rotated.
+	// yet. Those of other volumes have that of the attachment, for which it is empty, until their keys are rotated. A
+	// mirror knows the replica by another one: see leg.
 	Identity string `json:"identity,omitempty"`
 	// Next identity, which is connected to beside Identity, and then takes its place: the keys are rotated. Former is
 	// one whose place was taken, until the NvmfReplica does not list it any more. Empty: there is none.
@@ -97,6 +98,15 @@ type replica struct {
 }
 
 func (r replica) id() fabrics.ID { return fabrics.ID{NQN: r.NQN, NGUID: r.NGUID} }
+
+// leg is the identity by which a mirror knows the replica while this node may connect to it; empty when it may not. It
+// stays the same when keys are rotated.
+func (r replica) leg() string {
+	if r.Identity == "" {
+		return ""
+	}
+	return v1alpha1.SessionOfSubsystem(r.NQN)
+}
 
 // connection to a replica, without the keys; see Service.connection.
 func (a attached) connection(r replica) fabrics.Connection {
@@ -217,8 +227,7 @@ func (s *Service) addReplica(ctx context.Context, at *attached, v *v1alpha1.Nvmf
 			errMismatch, r.Name, r.Spec.UUID, r.Spec.Volume.Name, r.Spec.Volume.UUID, v.Name, v.Spec.UUID, member.UUID)
 	}
 	if at.Mirrored {
-		at.addMember(r)
-		return nil
+		return s.addMember(v.Name, at, r)
 	}
 	if nqn := v1alpha1.SubsystemNQN(r.Name, v.Spec.Session); r.Spec.SubsystemNQN != nqn {
 		return fmt.Errorf("%w: NvmfReplica %s has subsystem %q, but session %s of NvmfVolume %s has %s", errNotServed, r.Name, r.Spec.SubsystemNQN, v.Spec.Session, v.Name, nqn)
@@ -237,13 +246,24 @@ func (s *Service) addReplica(ctx context.Context, at *attached, v *v1alpha1.Nvmf
 	return nil
 }
 
-// addMember adds a replica of a mirrored volume, as far as its object says how it is reached.
-func (a *attached) addMember(r *v1alpha1.NvmfReplica) {
-	if size := r.ServedSize(); len(a.Replicas) == 0 || size < a.SizeBytes {
-		a.SizeBytes = size
+// addMember adds a replica of a mirrored volume, as far as its object says how it is reached. One that this node is
+// connected to stays so.
+func (s *Service) addMember(volume string, at *attached, r *v1alpha1.NvmfReplica) error {
+	if size := r.ServedSize(); len(at.Replicas) == 0 || size < at.SizeBytes {
+		at.SizeBytes = size
 	}
-	a.written = a.written || r.Status.Written
-	a.Replicas = append(a.Replicas, memberOf(r, a.Attachment))
+	at.written = at.written || r.Status.Written
+	m := memberOf(r, at.Attachment)
+	was, err := s.recorded(volume, *at, r)
+	if err != nil {
+		return err
+	}
+	// An identity that is not listed any more, as of a replica that was given up, is about to go.
+	if was != nil && was.Identity != "" && r.Listed(at.host(*was)) != nil {
+		m = m.connectedAs(*was).sealedFor(r, at.host(*was))
+	}
+	at.Replicas = append(at.Replicas, m)
+	return nil
 }
 
 // connected replicas: those that this node has connected to since the volume was staged.
@@ -254,19 +274,21 @@ func (a attached) connected() []replica {
 // memberOf a mirrored volume, as an attachment reaches it now: without an identity where it is not admitted.
 func memberOf(r *v1alpha1.NvmfReplica, attachment string) replica {
 	m := replica{Name: r.Name, NGUID: nguidOf(r.Spec.UUID), Portals: r.Paths()}
-	h := r.HostOf(attachment)
-	if h == nil || r.Admitted(h.NQN) == nil {
+	host := admittedHost(r, attachment)
+	if host == "" {
 		return m
 	}
 	m.NQN = r.Spec.SubsystemNQN
-	m.Identity, _ = v1alpha1.AttachmentOfHost(h.NQN)
-	m.blank = r.Admitted(h.NQN).Blank && !r.Status.Written
-	m.Former = formerOf(r, attachment, h.NQN)
-	return m.sealedFor(r, h.NQN)
+	m.Identity, _ = v1alpha1.AttachmentOfHost(host)
+	m.blank = r.Admitted(host).Blank && !r.Status.Written
+	m.Former = formerOf(r, attachment, host)
+	return m.sealedFor(r, host)
 }
 
-// sealedFor is the replica with the keys that are sealed for a host that is admitted.
+// sealedFor is the replica with the keys that are sealed for a host that is admitted; without any for one that is not
+// listed.
 func (m replica) sealedFor(r *v1alpha1.NvmfReplica, host string) replica {
+	m.Sealed, m.keys = "", nil
 	if h := r.Listed(host); h != nil {
 		m.Sealed, m.keys = h.SealedKeys, &r.Admitted(host).Keys
 	}

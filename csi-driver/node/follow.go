@@ -177,10 +177,13 @@ func (s *Service) former(at attached) ([]fabrics.Controller, error) {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, former...)
+		strays, err := s.strays(at, r)
+		if err != nil {
+			return nil, err
+		}
+		all = append(append(all, former...), strays...)
 	}
-	strays, err := s.strays(at)
-	return append(all, strays...), err
+	return all, nil
 }
 
 func (s *Service) dropFormer(ctx context.Context, volume string) error {
@@ -197,7 +200,7 @@ func (s *Service) dropFormer(ctx context.Context, volume string) error {
 	defer cancel()
 	for _, r := range at.connected() {
 		err = errors.Join(err, s.Initiator.GiveUp(ctx, r.NQN, func(c fabrics.Controller) bool {
-			return slices.ContainsFunc(former, func(f fabrics.Controller) bool { return f.Name == c.Name })
+			return slices.ContainsFunc(former, func(f fabrics.Controller) bool { return f.Name == c.Name && f.HostNQN == c.HostNQN })
 		}))
 	}
 	return err

@@ -36,38 +36,22 @@ func TestAdoptionWaitsUntilThisNodeIsAdmitted(t *testing.T) {
 	s.wantMounts(before)
 }
 
-// The keys of a volume are rotated when it becomes mirrored: its mirror is made once one identity is left, and knows
-// the leg by that.
+// The keys of a volume are rotated when it becomes mirrored: its mirror is made once one host is left. It knows the leg
+// by the subsystem, which stayed the same.
 func TestAdoptionOfAVolumeWhoseKeysAreRotated(t *testing.T) {
 	s, m := setUpPlain(t)
 	first := s.legs["pvc-1-r1"]
 	must(t, s.stage(blockCapability()))
 	before := s.mounts()
-	admit := func(identities ...string) {
-		served := nodetest.Subsystem{
-			NQN: first.nqn(), Portals: []string{first.portal + ":4420"},
-			Namespaces: []nodetest.Namespace{{NGUID: first.nguid(), SizeBytes: v1alpha1.WithOverhead(size)}},
-		}
-		editReplica(t, s.api, first.name, func(r *v1alpha1.NvmfReplica) {
-			host := r.Spec.Hosts[0]
-			r.Spec.Hosts, r.Status.Hosts = nil, nil
-			for _, identity := range identities {
-				host.NQN = v1alpha1.HostNQN(identity)
-				served.Hosts = append(served.Hosts, host.NQN)
-				r.Spec.Hosts, r.Status.Hosts = append(r.Spec.Hosts, host), append(r.Status.Hosts, v1alpha1.AdmittedHost{NQN: host.NQN})
-			}
-		})
-		must(t, s.kernel.Serve(served))
-	}
-	admit(attachment, secondIdentity)
+	s.list(first.name, attachment, secondIdentity)
 	m.mirrored(first)
 	want(t, s.service.MirrorChanged(t.Context(), vol), codes.Unavailable, "does not say that this one is admitted")
 	s.clock.Step(time.Hour)
 	must(t, s.service.MendPaths(t.Context()))
 	want(t, s.service.MirrorChanged(t.Context(), vol), codes.Unavailable, "does not say that this one is admitted")
-	admit(secondIdentity)
+	s.list(first.name, secondIdentity)
 	must(t, s.service.MirrorChanged(t.Context(), vol))
-	if is, _ := mirror.Get(m.record(), first.name); is.Identity != secondIdentity {
+	if is, _ := mirror.Get(m.record(), first.name); is.Identity != first.identity {
 		t.Errorf("the mirror knows the leg as %s", is.Identity)
 	}
 	if got := s.controllers(first.name); len(got) != 1 {

@@ -134,7 +134,7 @@ func (s *mirrorSlices) controllers() (map[string][]fabrics.Controller, error) {
 	return all, nil
 }
 
-// namespace of a replica, through controllers of one identity, which it gives.
+// namespace of a replica, through controllers of one identity, which it gives: they are of one subsystem.
 func (s *mirrorSlices) namespace(name string) (fabrics.Namespace, string, error) {
 	id, err := s.names.uuid(name)
 	if err != nil {
@@ -146,7 +146,7 @@ func (s *mirrorSlices) namespace(name string) (fabrics.Namespace, string, error)
 	}
 	identity := ""
 	for _, c := range all[name] {
-		is, _ := v1alpha1.AttachmentOfHost(c.HostNQN)
+		is := v1alpha1.SessionOfSubsystem(c.NQN)
 		if identity != "" && is != identity {
 			return fabrics.Namespace{}, "", fmt.Errorf("%w: %s is connected as %s and as %s", fabrics.ErrPast, name, identity, is)
 		}
@@ -174,9 +174,17 @@ func (s *mirrorSlices) slice(ctx context.Context, name string) (mapper.Device, e
 		return mapper.Device{}, err
 	}
 	size := ns.SizeBytes - md.RecordBytes
+	hosts, err := s.Initiator.Controllers(ns.NQN)
+	if err != nil {
+		return mapper.Device{}, err
+	}
+	// One with the identity of a host on this subsystem is of the same leg.
+	ours := func(d mapper.Device) bool {
+		return d.Attachment == identity || slices.ContainsFunc(hosts, func(c fabrics.Controller) bool { return c.HostNQN == v1alpha1.HostNQN(d.Attachment) })
+	}
 	for _, d := range all {
 		switch {
-		case d.Lower == lower && d.Attachment == identity:
+		case d.Lower == lower && ours(d):
 			return s.Mapper.Grow(ctx, d, md.RecordBytes, size)
 		case d.Lost():
 			if err := s.Mapper.Discard(ctx, d); err != nil {
@@ -240,7 +248,7 @@ func (l *mirrorLegs) All() (map[string]keeper.Leg, error) {
 		}
 		leg := keeper.Leg{State: keeper.LegHanging}
 		for _, c := range all {
-			identity, _ := v1alpha1.AttachmentOfHost(c.HostNQN)
+			identity := v1alpha1.SessionOfSubsystem(c.NQN)
 			if c.Live() {
 				leg = keeper.Leg{State: keeper.LegLive, Identity: identity}
 				break
@@ -266,14 +274,14 @@ func (l *mirrorLegs) Connect(ctx context.Context, name, identity string) error {
 		return fmt.Errorf("%w: NvmfReplica %s is of volume %s", errMismatch, name, r.Spec.Volume.UUID)
 	}
 	m := memberOf(r, l.at.Attachment)
-	if m.Identity != identity || len(m.Portals) == 0 {
+	if m.leg() != identity || len(m.Portals) == 0 {
 		return fmt.Errorf("%w: NvmfReplica %s does not admit %s", errNotServed, name, identity)
-	}
-	if err := l.alone(name, identity); err != nil {
-		return err
 	}
 	c, err := l.connection(l.at, m)
 	if err != nil {
+		return err
+	}
+	if err := l.alone(name, c); err != nil {
 		return err
 	}
 	l.names.learn(m)
@@ -290,13 +298,13 @@ func (l *mirrorLegs) Connect(ctx context.Context, name, identity string) error {
 	return err
 }
 
-// alone fails with fabrics.ErrPast when there is a controller of a replica with another identity.
-func (l *mirrorLegs) alone(name, identity string) error {
+// alone fails with fabrics.ErrPast when there is a controller of a replica that is not of this connection.
+func (l *mirrorLegs) alone(name string, of fabrics.Connection) error {
 	all, err := l.controllers()
 	if err != nil {
 		return err
 	}
-	i := slices.IndexFunc(all[name], func(c fabrics.Controller) bool { return c.HostNQN != v1alpha1.HostNQN(identity) })
+	i := slices.IndexFunc(all[name], func(c fabrics.Controller) bool { return c.NQN != of.NQN || c.HostNQN != of.HostNQN })
 	if i >= 0 {
 		return fmt.Errorf("%w: %s is %s", fabrics.ErrPast, name, all[name][i])
 	}

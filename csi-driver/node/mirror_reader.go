@@ -90,7 +90,7 @@ func readHeader(ctx context.Context, legs *mirrorLegs, on *mirrorHeaders, r repl
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		if read = legs.Connect(ctx, r.Name, r.Identity); read == nil {
+		if read = legs.Connect(ctx, r.Name, r.leg()); read == nil {
 			h, read = on.Read(ctx, r.Name)
 		}
 	}()

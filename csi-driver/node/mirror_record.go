@@ -95,7 +95,12 @@ func (a mirrorAgents) Ask(ctx context.Context, name, uid string) (keeper.Answer,
 	}
 	m := memberOf(r, a.attachment)
 	if len(m.Portals) == 0 {
-		m.Identity = ""
+		return keeper.Answer{}, nil
 	}
-	return keeper.Answer{Identity: m.Identity}, nil
+	answer := keeper.Answer{Identity: m.leg()}
+	for _, h := range r.HostsOf(a.attachment) {
+		host, _ := v1alpha1.AttachmentOfHost(h.NQN)
+		answer.Hosts = append(answer.Hosts, host)
+	}
+	return answer, nil
 }

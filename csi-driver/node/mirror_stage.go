@@ -132,9 +132,9 @@ func (st staging) past(ctx context.Context) (bool, error) {
 		i := slices.IndexFunc(st.at.Replicas, func(r replica) bool { return r.Name == name })
 		m, _ := mirror.Get(record, name)
 		if slices.ContainsFunc(controllers, func(c fabrics.Controller) bool {
-			identity, _ := v1alpha1.AttachmentOfHost(c.HostNQN)
-			held := record.Holder == st.at.Attachment && identity == m.Identity
-			return !held && identity != st.at.Attachment && identity != st.at.Replicas[i].Identity
+			leg := v1alpha1.SessionOfSubsystem(c.NQN)
+			held := record.Holder == st.at.Attachment && leg == m.Identity
+			return !held && leg != st.at.Attachment && leg != st.at.Replicas[i].leg()
 		}) {
 			return true, nil
 		}

@@ -234,8 +234,12 @@ func (s *mirrorSuite) controllers(name string) []string {
 func (s *mirrorSuite) hang(name string) {
 	s.Helper()
 	s.serveLeg(name, false)
-	for _, controller := range s.controllers(name) {
-		must(s, s.kernel.SetState(controller, "connecting"))
+	states, err := s.service.Initiator.States()
+	must(s, err)
+	for controller, is := range states {
+		if is.NQN == s.legs[name].nqn() && is.State == "live" {
+			must(s, s.kernel.SetState(controller, "connecting"))
+		}
 	}
 }
 

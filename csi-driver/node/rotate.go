@@ -3,6 +3,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/clock"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -24,33 +26,63 @@ import (
 // Then the former's connections are removed, as those of portals that are no longer listed, and the former is reported
 // as retired until the NvmfReplica does not list it. A restart goes on from what is in the record.
 //
-// A mirror knows its legs by their identities, so the CSI controller rotates no mirrored volume.
+// A mirror knows its legs by their subsystems, which stay the same: it does not notice. Its replicas are rotated one
+// after the other, while they are in sync.
 
 // reached is a replica of a volume that is not mirrored, with the host NQN by which this node connects to it: the one
 // that it is staged with, if that may still connect, else the latest that may. It fails with errNotServed.
 func (s *Service) reached(volume string, at attached, r *v1alpha1.NvmfReplica) (replica, string, error) {
 	only := replica{Name: r.Name, NQN: r.Spec.SubsystemNQN, NGUID: nguidOf(r.Spec.UUID), Portals: r.Paths()}
-	host := v1alpha1.HostNQN(at.Attachment)
-	for _, h := range r.HostsOf(at.Attachment) {
-		if host = h.NQN; r.Admitted(host) == nil {
-			host = v1alpha1.HostNQN(at.Attachment)
-		}
-	}
-	was, err := s.records().get(volume)
-	if err != nil && !unrecorded(err) {
+	host := cmp.Or(admittedHost(r, at.Attachment), v1alpha1.HostNQN(at.Attachment))
+	was, err := s.recorded(volume, at, r)
+	if err != nil {
 		return only, host, err
 	}
-	if err == nil && was.Attachment == at.Attachment && !was.Mirrored && was.only().id() == only.id() && r.Admitted(was.host(was.only())) != nil {
-		host = was.host(was.only())
-		only.Next, only.Former, only.Beside = was.only().Next, was.only().Former, was.only().Beside
+	if was != nil {
+		host, only = at.host(*was), only.connectedAs(*was)
 	} else {
-		only.Former = formerOf(r, at.Attachment, host)
+		only.Identity, only.Former = at.identityOf(host), formerOf(r, at.Attachment, host)
 	}
-	only.Identity = at.identityOf(host)
 	if err := served(r, host); err != nil {
 		return only, host, err
 	}
 	return only.sealedFor(r, host), host, nil
+}
+
+// recorded is a replica as an attachment of its volume is staged with it, if the host that it has there may still
+// connect; else nil.
+func (s *Service) recorded(volume string, at attached, r *v1alpha1.NvmfReplica) (*replica, error) {
+	was, err := s.records().get(volume)
+	if unrecorded(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(was.Replicas, func(is replica) bool {
+		return is.id() == fabrics.ID{NQN: r.Spec.SubsystemNQN, NGUID: nguidOf(r.Spec.UUID)}
+	})
+	if i < 0 || was.Attachment != at.Attachment || was.Mirrored != at.Mirrored || r.Admitted(was.host(was.Replicas[i])) == nil {
+		return nil, nil
+	}
+	return &was.Replicas[i], nil
+}
+
+// connectedAs what is recorded of a replica.
+func (r replica) connectedAs(was replica) replica {
+	r.Identity, r.Next, r.Former, r.Beside = was.Identity, was.Next, was.Former, was.Beside
+	return r
+}
+
+// admittedHost is the latest host of an attachment that may connect to a replica now; empty when none may.
+func admittedHost(r *v1alpha1.NvmfReplica, attachment string) string {
+	latest := ""
+	for _, h := range r.HostsOf(attachment) {
+		if r.Admitted(h.NQN) != nil {
+			latest = h.NQN
+		}
+	}
+	return latest
 }
 
 // identityOf a host NQN, as it is recorded for a volume that is not mirrored.
@@ -77,12 +109,12 @@ func (a attached) turned(r replica, is *v1alpha1.NvmfReplica) replica {
 	if r.Former != "" && is.Listed(v1alpha1.HostNQN(r.Former)) == nil {
 		r.Former, r.Beside = "", false
 	}
-	if a.Mirrored {
-		return r
-	}
 	latest := is.HostOf(a.Attachment)
 	if latest == nil || latest.NQN == a.host(r) {
 		r.Next = ""
+		if r.Former == "" { // after a restore of the API, say: one that was dismissed is listed again
+			r.Former = formerOf(is, a.Attachment, a.host(r))
+		}
 		return r
 	}
 	if identity, _ := v1alpha1.AttachmentOfHost(latest.NQN); is.Admitted(latest.NQN) != nil || r.Next != identity {
@@ -100,7 +132,7 @@ func (s *Service) rotateKeys(ctx context.Context) []error {
 	errs := []error{err}
 	for _, volume := range volumes {
 		at, err := s.records().get(volume)
-		if err != nil || at.Mirrored || at.only().Next == "" {
+		if err != nil || !slices.ContainsFunc(at.Replicas, replica.turns) {
 			continue // lostPaths says what is wrong with a record
 		}
 		_, err = call(ctx, s, "rotating the keys", volume, func(ctx context.Context) (*struct{}, error) {
@@ -113,15 +145,36 @@ func (s *Service) rotateKeys(ctx context.Context) []error {
 	return errs
 }
 
-// rotate the keys of a volume: connect as the next host, and let it take the former's place once it carries the I/O.
-// It does nothing when the objects say something else by now, and fails with errKeys, ErrNoMultipath, or as Connect
-// does.
+// turns tells whether a replica is to be connected to as another host.
+func (r replica) turns() bool { return r.Next != "" }
+
+// rotate the keys of a volume. It does nothing while the keeper of its mirror connects to a replica, or deletes its
+// connections.
 func (s *Service) rotate(ctx context.Context, volume string) error {
+	m := s.mirrors.of(volume)
+	if m != nil {
+		if !m.legs.connecting.TryLock() {
+			return nil // the next time
+		}
+		defer m.legs.connecting.Unlock()
+	}
 	at, err := s.records().get(volume)
-	if err != nil || at.Mirrored || at.only().Next == "" {
+	if err != nil || at.Mirrored && m == nil {
 		return ignoreMissing(err)
 	}
-	was := at.only()
+	var errs []error
+	for _, r := range at.Replicas {
+		if r.turns() {
+			errs = append(errs, s.rotateReplica(ctx, volume, at, r))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// rotateReplica connects to a replica as the next host, and lets that take the former's place once it carries the I/O.
+// It does nothing when the objects say something else by now, and fails with errKeys, ErrNoMultipath, or as Connect
+// does.
+func (s *Service) rotateReplica(ctx context.Context, volume string, at attached, was replica) error {
 	is, err := s.readReplica(ctx, was.Name)
 	if err != nil {
 		return err
@@ -145,10 +198,7 @@ func (s *Service) rotate(ctx context.Context, volume string) error {
 	if carries, err := s.Initiator.Carries(c, next.id()); err != nil {
 		return err
 	} else if !carries {
-		if err := s.Initiator.Connect(ctx, c); err != nil {
-			return err
-		}
-		if carries, err := s.Initiator.Carries(c, next.id()); err != nil || !carries {
+		if carries, err = s.connectBeside(ctx, at, c, next.id()); err != nil || !carries {
 			return err // the kernel has not found the namespace yet: another time
 		}
 	}
@@ -163,18 +213,59 @@ func (s *Service) rotate(ctx context.Context, volume string) error {
 	}))
 }
 
-// strays are the controllers of a volume that is not mirrored that were made as another host of its attachment than
-// those that it is connected as, once I/O does not need them.
-func (s *Service) strays(at attached) ([]fabrics.Controller, error) {
-	if at.Mirrored || at.only().Next != "" {
+// connectBeside connects as the next host, and tells whether that carries the I/O.
+//
+// To the keeper of a mirror, a leg with a live controller answers. So nothing is connected beside a host that does not,
+// and what has no path goes again as soon as that host stops answering, which it would hide, or after legTimeout.
+func (s *Service) connectBeside(ctx context.Context, at attached, c fabrics.Connection, id fabrics.ID) (carries bool, err error) {
+	if !at.Mirrored {
+		if err := s.Initiator.Connect(ctx, c); err != nil {
+			return false, err
+		}
+		return s.Initiator.Carries(c, id)
+	}
+	defer func() {
+		if !carries {
+			err = errors.Join(err, s.Initiator.GiveUp(ctx, c.NQN, func(is fabrics.Controller) bool { return is.HostNQN == c.HostNQN }))
+		}
+	}()
+	if answers, err := s.answersAs(c.NQN, c.Beside); err != nil || !answers {
+		return false, err
+	}
+	if err := s.Initiator.Connect(ctx, c); err != nil {
+		return false, err
+	}
+	err = wait.PollUntilContextTimeout(ctx, givingUpInterval, legTimeout, true, func(context.Context) (bool, error) {
+		if carries, err = s.Initiator.Carries(c, id); err != nil || carries {
+			return carries, err
+		}
+		answers, err := s.answersAs(c.NQN, c.Beside)
+		return !answers, err
+	})
+	if wait.Interrupted(err) {
+		err = nil
+	}
+	return carries, err
+}
+
+// answersAs tells whether a subsystem answers to this machine as a host.
+func (s *Service) answersAs(nqn, host string) (bool, error) {
+	controllers, err := s.Initiator.Controllers(nqn)
+	return slices.ContainsFunc(controllers, func(is fabrics.Controller) bool { return is.HostNQN == host && is.Live() }), err
+}
+
+// strays are the controllers of a replica that were made as another host of the volume's attachment than the one that
+// it is connected as, once I/O does not need them.
+func (s *Service) strays(at attached, r replica) ([]fabrics.Controller, error) {
+	if r.turns() {
 		return nil, nil
 	}
-	c := at.connection(at.only())
+	c := at.connection(r)
 	controllers, err := s.Initiator.Controllers(c.NQN)
 	if err != nil || !slices.ContainsFunc(controllers, func(is fabrics.Controller) bool { return is.HostNQN != c.HostNQN }) {
 		return nil, err
 	}
-	if carries, err := s.Initiator.Carries(c, at.only().id()); err != nil || !carries {
+	if carries, err := s.Initiator.Carries(c, r.id()); err != nil || !carries {
 		if errors.Is(err, fabrics.ErrNoMultipath) {
 			err = nil
 		}

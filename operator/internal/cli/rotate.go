@@ -59,8 +59,7 @@ interruption of I/O. The command sets spec.keyRotation of the NvmfVolume to a ne
 each host a second identity with new keys, the node connects with it, and the former identity is dismissed.
 
 CLAIM is the name of a PersistentVolumeClaim, or nv/NAME with the name of an NvmfVolume. With --target or --all, volumes
-that cannot be rotated are listed with the reason. Mirrored volumes are among them: their keys change when they are
-attached again.
+that cannot be rotated are listed with the reason. The replicas of a mirrored volume are rotated one after the other.
 
 If a rotation is running, the command says so and requests no other; --wait waits for it.
 
@@ -122,7 +121,7 @@ func rotateVolumes(ctx context.Context, w *watcher, name string, o rotateOptions
 	requested := 0
 	for i := range f.volumes {
 		v := &f.volumes[i]
-		if name != "" && v.Name != name || o.target != "" && v.Spec.Target != o.target || name == "" && len(v.Spec.Attachments) == 0 {
+		if name != "" && v.Name != name || o.target != "" && v.Spec.Target != o.target || name == "" && !v.InUse() {
 			continue
 		}
 		switch err := f.rotatable(v); {
@@ -160,11 +159,9 @@ func (f *fleet) rotatable(v *v1alpha1.NvmfVolume) error {
 	switch {
 	case v.DeletionTimestamp != nil:
 		return errors.New("it is being deleted")
-	case len(v.Spec.Attachments) == 0:
+	case !v.InUse():
 		return errors.New("it is not attached; it gets new keys when it is attached")
-	case v.Replicated():
-		return errors.New("it is mirrored, and keys of a mirrored volume cannot be rotated while it is attached; restart its pod instead")
-	case v.Spec.Move != nil || v.Spec.Replicas > 1:
+	case !v.Replicated() && (v.Spec.Move != nil || v.Spec.Replicas > 1):
 		return errors.New("it is about to be mirrored, because it is moving or gets another replica; restart its pod afterwards")
 	case !keyed:
 		return fmt.Errorf("its hosts have no keys, and its target %s does not ask for any (security.authentication)", v.Spec.Target)
@@ -209,6 +206,8 @@ func (f *fleet) rotating(v *v1alpha1.NvmfVolume) string {
 				return fmt.Sprintf("node %s does not admit the new identity yet", r.Spec.Node)
 			case len(all) > 1:
 				return fmt.Sprintf("node %s has not connected with the new keys yet", h.Node)
+			case latest.KeyRotation != v.Spec.KeyRotation && f.outOfSync(v, m.Name):
+				return fmt.Sprintf("replica %s is not in sync; it gets new keys when it is", m.Name)
 			case latest.KeyRotation != v.Spec.KeyRotation && !unwritten(r, latest):
 				return "the CSI controller has not made new keys yet; both nodes must be able to authenticate, and the target needs a place for another attachment"
 			case latest.KeyRotation != v.Spec.KeyRotation:
@@ -219,6 +218,12 @@ func (f *fleet) rotating(v *v1alpha1.NvmfVolume) string {
 		}
 	}
 	return ""
+}
+
+// outOfSync tells whether a volume's mirror does not have a replica in sync.
+func (f *fleet) outOfSync(v *v1alpha1.NvmfVolume, replica string) bool {
+	m := f.mirrorMember(v.Name, replica)
+	return v.Replicated() && (m == nil || m.State != v1alpha1.MemberInSync)
 }
 
 // unwritten tells whether nothing was written to a replica, so that its host may have to format it.
@@ -247,7 +252,7 @@ func (w *watcher) untilRotated(ctx context.Context, volumes []RotatedVolume) err
 			switch {
 			case one.Result == resultRefused:
 				continue
-			case v == nil || len(v.Spec.Attachments) == 0:
+			case v == nil || !v.InUse():
 				one.Result, one.Reason = resultDetached, "" // its keys are gone
 				continue
 			}

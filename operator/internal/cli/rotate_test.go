@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -87,8 +88,9 @@ func TestRotateAll(t *testing.T) {
 	fresh, more := keyedVolume("fresh")
 	objects = append(objects, more...)
 	more[len(more)-1].(*v1alpha1.NvmfReplica).Status = v1alpha1.NvmfReplicaStatus{Hosts: []v1alpha1.AdmittedHost{{NQN: fresh.Spec.Attachments[0].NQN, Blank: true}}}
-	mirrored, more := volume("mirrored", "a", "b")
+	copied, more := keyedVolume("copied")
 	objects = append(objects, more...)
+	copied.Spec.Attachments[0].Mover = true
 	moving, more := keyedVolume("moving")
 	objects = append(objects, more...)
 	moving.Spec.Move = &v1alpha1.VolumeMove{Replica: moving.Name + "-0"}
@@ -113,10 +115,9 @@ func TestRotateAll(t *testing.T) {
 		"databases/bare: not rotated: its hosts have no keys",
 		"databases/data: rotating its keys",
 		"databases/fresh: rotating its keys",
-		"databases/mirrored: not rotated: it is mirrored",
 		"databases/moving: not rotated: it is about to be mirrored",
 	)
-	for _, name := range []string{bare.Name, mirrored.Name, moving.Name, idle.Name} {
+	for _, name := range []string{bare.Name, copied.Name, moving.Name, idle.Name} {
 		if got := r.volume(name).Spec.KeyRotation; got != "" {
 			t.Errorf("%s was requested to be rotated", name)
 		}
@@ -125,7 +126,7 @@ func TestRotateAll(t *testing.T) {
 	r.do(rotateVolumes(r.ctx, r.watcher(), fresh.Name, rotateOptions{}))
 	r.wantLines("its keys are already being rotated: nothing was written to the volume yet")
 
-	for name, want := range map[string]string{mirrored.Name: "it is mirrored", idle.Name: "it is not attached", "none": "not found"} {
+	for name, want := range map[string]string{copied.Name: "it is not attached", idle.Name: "it is not attached", "none": "not found"} {
 		if err := rotateVolumes(r.ctx, r.watcher(), name, rotateOptions{}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -133,4 +134,37 @@ func TestRotateAll(t *testing.T) {
 	if err := rotateVolumes(r.ctx, r.watcher(), "", rotateOptions{target: "none"}); err == nil {
 		t.Error("there is no such target")
 	}
+}
+
+// The replicas of a mirrored volume get new keys one after the other, and one that is out of sync when it returns.
+func TestRotateAMirroredVolume(t *testing.T) {
+	v, objects := volume("data", "a", "b")
+	v.Spec.Attachments[0].NQN = v1alpha1.HostNQN("first-data")
+	mirror := &v1alpha1.NvmfMirror{ObjectMeta: metav1.ObjectMeta{Name: v.Name}, Spec: v1alpha1.NvmfMirrorSpec{Members: []v1alpha1.MirrorMember{
+		{Replica: v.Name + "-0", State: v1alpha1.MemberInSync}, {Replica: v.Name + "-1", State: v1alpha1.MemberOut},
+	}}}
+	objects = append(objects, mirror)
+	for _, o := range objects {
+		if rep, is := o.(*v1alpha1.NvmfReplica); is {
+			host := v1alpha1.VolumeHost{NQN: v1alpha1.HostNQN(rep.Name), Attachment: "first-data", Node: "worker", SealedKeys: "YWdl", SealedTo: strings.Repeat("0", 32)}
+			rep.Spec.Hosts, rep.Status.Hosts, rep.Status.Written = []v1alpha1.VolumeHost{host}, []v1alpha1.AdmittedHost{{NQN: host.NQN}}, true
+		}
+	}
+	r := newRig(t, objects...)
+	rotated := func(name string) func() {
+		return func() {
+			r.replica(name, func(rep *v1alpha1.NvmfReplica) {
+				rep.Spec.Hosts[0].NQN, rep.Spec.Hosts[0].KeyRotation = v1alpha1.HostNQN(name+"-next"), r.volume(v.Name).Spec.KeyRotation
+				rep.Status.Hosts[0].NQN = rep.Spec.Hosts[0].NQN
+			})
+		}
+	}
+	r.steps = []func(){rotated(v.Name + "-0"), rotated(v.Name + "-1")}
+	r.do(rotateVolumes(r.ctx, r.watcher(), v.Name, rotateOptions{wait: true}))
+	r.wantLines(
+		"volume databases/data: rotating its keys",
+		"volume databases/data: the CSI controller has not made new keys yet",
+		"volume databases/data: replica "+v.Name+"-1 is not in sync; it gets new keys when it is",
+		"volume databases/data: its keys are rotated",
+	)
 }

@@ -44,9 +44,6 @@ func (s *status) oldKeys(concern func(*v1alpha1.NvmfVolume) bool) []string {
 			continue
 		}
 		todo := "to see what their rotation waits for, run: kubectl weft rotate " + s.arguments(v) + " --dry-run"
-		if v.Replicated() {
-			todo = "they are not replaced while a mirrored volume is attached; restart its pods when it suits you"
-		}
 		old = append(old, fmt.Sprintf("%s on node %s: %s old; %s", s.titled(v.Name), host.Node, duration.HumanDuration(age), todo))
 	}
 	return old

@@ -263,12 +263,11 @@ func TestStatus(t *testing.T) {
 					s.replicas[i].Spec.Hosts = []v1alpha1.VolumeHost{{Node: node, SealedKeys: "x", KeysCreated: new(metav1.NewTime(noon.Add(-age)))}}
 				}
 				s.targets[0].Spec.Security = &v1alpha1.Security{KeyLifetimeHours: 24}
-				s.volumes[0].Spec.Mirrored = true
 				created(0, "user-1", 72*time.Hour)
 				created(1, "user-2", 25*time.Hour+time.Second)
 				created(2, "user-3", 72*time.Hour) // stored on b
 			},
-			want: []string{"older than security.keyLifetimeHours:\n- NvmfVolume pvc-0 on node user-1: 3d old; they are not replaced while a mirrored volume is attached; restart its pods when it suits you\n" +
+			want: []string{"older than security.keyLifetimeHours:\n- NvmfVolume pvc-0 on node user-1: 3d old; to see what their rotation waits for, run: kubectl weft rotate nv/pvc-0 --dry-run\n" +
 				"- NvmfVolume pvc-1 on node user-2: 25h old; to see what their rotation waits for, run: kubectl weft rotate nv/pvc-1 --dry-run\n", "No problems found."}, not: "user-3"},
 		"keys that are about to be replaced": {
 			change: func(s *status) {
