@@ -5,10 +5,15 @@
 package node_test
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 type disturbance struct {
@@ -35,6 +40,11 @@ var disturbances = []disturbance{
 	{"the holder is fenced, and the API server is away for it", (*history).fencedApart},
 	{"the holder is fenced while a drive hangs", (*history).fencedHanging},
 	{"a replica moves", (*history).moves},
+	{"the keys of a replica are rotated", func(h *history) { h.rotated(func(*rigLeg) {}) }},
+	{"the keys of a replica are rotated, and its target is away", func(h *history) {
+		h.rotated(func(g *rigLeg) { h.awayFor(g, rigGrace/4, 2*rigGrace) })
+	}},
+	{"the keys of a replica are rotated, and the node plugin is killed", func(h *history) { h.rotated(func(*rigLeg) { h.restarted() }) }},
 }
 
 func (h *history) any() *rigLeg { return h.legs[h.rng.IntN(len(h.legs))] }
@@ -221,6 +231,43 @@ func (h *history) powerLost() {
 	h.fence()
 	h.attachNext()
 	h.attached()
+}
+
+// rotated are the keys of a replica, in the middle of which something happens. The node plugin looks for the next host
+// at once, as one does that was just started. What is not retired by then is the next time, if the replica is not given
+// up before.
+func (h *history) rotated(middle func(*rigLeg)) {
+	g := h.any()
+	if g.rotating == "" {
+		former := g.next
+		if former == "" {
+			former = g.identity
+		}
+		g.rotating, g.next = former, uuid.NewString()
+		g.listNext(h.store, g.next, "", "")
+	}
+	h.restarted()
+	mended, plugin := make(chan error), h.plugin
+	mend := func() error {
+		ctx, cancel := context.WithTimeout(h.logged(context.Background()), labTimeout)
+		defer cancel()
+		return plugin.MendPaths(ctx)
+	}
+	go func() { mended <- mend() }()
+	h.pass(time.Millisecond, rigGrace/4)
+	middle(g)
+	err := <-mended
+	plugin = h.plugin
+	if err = errors.Join(err, mend()); err != nil {
+		h.lab.Logf("the paths cannot be mended: %v", err)
+	}
+	retired, err := h.plugin.RetiredIdentities()
+	must(h.lab, err)
+	if slices.Contains(retired, g.rotating) {
+		g.dismissFormer(h.store)
+		g.rotating = ""
+		h.rotations++
+	}
 }
 
 // moves a replica to another target.

@@ -47,6 +47,8 @@ type history struct {
 	counts map[string]int
 	audits int
 	copies copies
+	// rotations of keys that came to their end.
+	rotations int
 	// stale is how often the kernel had called a bitmap out of date when that was measured last.
 	stale int
 	// bitmaps of the replicas before the present holder started.
@@ -309,7 +311,7 @@ func TestLabHistories(t *testing.T) {
 			h.run()
 			ended = true
 			all.add(h.copies)
-			t.Logf("WEFT_SEED=%d: %d writes in %s, the longest %s; %d audits; %s", s, h.writes, time.Since(h.begun).Round(time.Second), h.longest.Round(time.Millisecond), h.audits, h.copies)
+			t.Logf("WEFT_SEED=%d: %d writes in %s, the longest %s; %d audits; %d rotations; %s", s, h.writes, time.Since(h.begun).Round(time.Second), h.longest.Round(time.Millisecond), h.audits, h.rotations, h.copies)
 		})
 		if !ended {
 			t.Fatalf("WEFT_SEED=%d ended early, and may have left something behind", s)

@@ -9,9 +9,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -29,6 +31,7 @@ import (
 	"github.com/weft-storage/weft/csi-driver/node/internal/keeper"
 	"github.com/weft-storage/weft/csi-driver/node/internal/md"
 	"github.com/weft-storage/weft/csi-driver/node/nodetest"
+	"github.com/weft-storage/weft/internal/dhchap"
 )
 
 // labLeg is a replica that this machine's target serves, through a subsystem for each identity.
@@ -66,6 +69,38 @@ func (g *labLeg) admit(api client.Client, blank bool) {
 	g.attach(g.identity, g.port)
 	editReplica(g, api, g.name, g.admitted(blank))
 }
+
+// listNext host of the attachment, with these keys if there are any, and admit it beside those that are admitted.
+func (g *labLeg) listNext(api client.Client, identity, sealed, keys string) {
+	g.Helper()
+	host := v1alpha1.HostNQN(identity)
+	dir, link := filepath.Join(nvmet, "hosts", host), filepath.Join(g.subsystem, "allowed_hosts", host)
+	if err := os.Mkdir(dir, 0o755); !errors.Is(err, fs.ErrExist) {
+		must(g, err)
+	}
+	must(g, os.Symlink(dir, link))
+	g.Cleanup(func() {
+		if err := os.Remove(link); !errors.Is(err, fs.ErrNotExist) {
+			must(g, err)
+		}
+	})
+	editReplica(g, api, g.name, func(r *v1alpha1.NvmfReplica) {
+		next := r.Spec.Hosts[0]
+		next.NQN, next.SealedKeys = host, sealed
+		r.Spec.Hosts, r.Status.Hosts = append(r.Spec.Hosts, next), append(r.Status.Hosts, v1alpha1.AdmittedHost{NQN: host, Keys: keys})
+	})
+}
+
+// dismissFormer host of the two that are listed, which has no connection any more.
+func (g *labLeg) dismissFormer(api client.Client) {
+	g.Helper()
+	editReplica(g, api, g.name, func(r *v1alpha1.NvmfReplica) {
+		must(g, os.Remove(filepath.Join(g.subsystem, "allowed_hosts", r.Spec.Hosts[0].NQN)))
+		r.Spec.Hosts, r.Status.Hosts = r.Spec.Hosts[1:], r.Status.Hosts[1:]
+	})
+}
+
+func (g *labLeg) hosts() []string { return g.hostsOf(g.nqn()) }
 
 // writer writes blocks to a file, one after the other, each durably.
 type writer struct {
@@ -310,4 +345,73 @@ func TestLabFencedHolderLeaves(t *testing.T) {
 	}
 	l.Eventually(func() error { _, err := l.service.Mirrors.Of(volumeUUID); return err }).Should(MatchError(md.ErrNotFound))
 	t.Logf("the mirror was gone after %s", time.Since(fenced))
+}
+
+// The keys of both replicas are rotated while the volume is written, from none to some: no write fails, and the mirror
+// does not notice. Afterwards a replica is lost, and returns.
+func TestLabRotateKeysOfAMirrorUnderAWriter(t *testing.T) {
+	l := setUpLab(t)
+	l.SetDefaultEventuallyTimeout(2 * labTimeout)
+	m, legs := l.twoReplicas(func(api client.Client) client.Client { return api })
+	var err error
+	l.service.Identity, err = dhchap.NewIdentity()
+	must(t, err)
+	must(t, m.stage())
+	w := startWriter(filepath.Join(m.staging, "written"))
+	t.Cleanup(func() {
+		if w != nil {
+			must(t, w.end())
+		}
+		must(t, m.unstage())
+	})
+	before := m.record()
+	var formers []string
+	next := map[string]string{legs[0].name: secondIdentity, legs[1].name: thirdIdentity}
+	for _, g := range legs {
+		formers = append(formers, g.identity)
+		pair, err := dhchap.NewPair()
+		must(t, err)
+		sealed, err := pair.Seal(l.service.Identity.PublicKey())
+		must(t, err)
+		g.listNext(m.api, next[g.name], sealed, pair.Fingerprint())
+		host := filepath.Join(nvmet, "hosts", v1alpha1.HostNQN(next[g.name]))
+		l.write(host+"/dhchap_ctrl_key", pair.Controller.Text())
+		l.write(host+"/dhchap_key", pair.Host.Text())
+	}
+	begun := time.Now()
+	l.Eventually(func(g Gomega) {
+		g.Expect(l.service.MendPaths(legs[0].timeout())).To(Succeed())
+		for _, leg := range legs {
+			g.Expect(leg.hosts()).To(Equal([]string{next[leg.name]}))
+		}
+	}).Should(Succeed())
+	rotated := time.Since(begun)
+	must(t, w.end())
+	t.Logf("both replicas were rotated within %s, during %d writes, of which the longest took %s", rotated.Round(time.Millisecond), w.writes, w.longest.Round(time.Millisecond))
+	must(t, w.check(filepath.Join(m.staging, "written")))
+	w = startWriter(filepath.Join(m.staging, "written"))
+	retired, err := l.service.RetiredIdentities()
+	must(t, err)
+	slices.Sort(formers)
+	l.Expect(retired).To(Equal(formers))
+	l.Expect(m.record()).To(Equal(before))
+	for _, g := range legs {
+		g.dismissFormer(m.api)
+	}
+	must(t, l.service.MendPaths(legs[0].timeout()))
+	retired, err = l.service.RetiredIdentities()
+	must(t, err)
+	l.Expect(retired).To(BeEmpty())
+
+	state := func() v1alpha1.MirrorMemberState { return mirror.StateOf(m.record(), legs[1].name) }
+	legs[1].port.close(legs[1].volume)
+	l.Eventually(state).Should(Equal(v1alpha1.MemberOut))
+	l.Eventually(legs[1].hosts).Should(BeEmpty())
+	legs[1].admit(m.api, false)
+	l.Eventually(state).Should(Equal(v1alpha1.MemberInSync))
+	must(t, w.end())
+	must(t, w.check(filepath.Join(m.staging, "written")))
+	w = nil
+	must(t, m.unstage())
+	m.wantEqual(legs...)
 }

@@ -176,9 +176,13 @@ func (k *labKeys) wantNoKeys() {
 }
 
 // hosts as which the volume has live paths, each once for each path.
-func (k *labKeys) hosts() []string {
-	controllers, err := k.initiator.Controllers(k.context.NQN)
-	k.Expect(err).NotTo(HaveOccurred())
+func (k *labKeys) hosts() []string { return k.hostsOf(k.context.NQN) }
+
+// hostsOf a subsystem as which this machine is connected to it, each once for each path; with its state unless it is
+// live.
+func (l *lab) hostsOf(nqn string) []string {
+	controllers, err := l.initiator.Controllers(nqn)
+	l.Expect(err).NotTo(HaveOccurred())
 	var identities []string
 	for _, c := range controllers {
 		identity, _ := v1alpha1.AttachmentOfHost(c.HostNQN)

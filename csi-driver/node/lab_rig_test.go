@@ -154,6 +154,9 @@ type rigLeg struct {
 	image, loop, label string
 	// former attachments, which the target refuses.
 	former []volume
+	// rotating is the host that is to be retired, and next the other one that is admitted beside or after it; empty
+	// without one.
+	rotating, next string
 	// untold: since this host was admitted, the kernel may have dropped it by itself, because it answered errors or its
 	// controllers were deleted. Writes may be acknowledged without it before that is recorded.
 	untold atomic.Bool
@@ -215,6 +218,10 @@ func (g *rigLeg) back() {
 func (g *rigLeg) dismiss() {
 	g.Helper()
 	g.retire()
+	if g.next != "" {
+		g.write(filepath.Join(nvmet, "hosts", v1alpha1.HostNQN(g.next), "dhchap_key"), unknownKey)
+	}
+	g.rotating, g.next = "", ""
 	g.former = append(g.former, *g.volume)
 	g.refuseFormer()
 }

@@ -241,10 +241,13 @@ func (v *volume) refuse() {
 func (v *volume) retire() {
 	v.Helper()
 	v.write(v.subsystem+"/attr_qid_max", "128")
-	v.write(filepath.Join(nvmet, "hosts", v.context.HostNQN(), "dhchap_key"), "DHHC-1:00:"+strings.Repeat("A", 48)+":")
+	v.write(filepath.Join(nvmet, "hosts", v.context.HostNQN(), "dhchap_key"), unknownKey)
 	v.write(v.subsystem+"/attr_qid_max", "128")
 	v.write(v.subsystem+"/namespaces/1/enable", "0")
 }
+
+// unknownKey is one that no host has.
+var unknownKey = "DHHC-1:00:" + strings.Repeat("A", 48) + ":"
 
 func (v *volume) allowed() string {
 	return filepath.Join(v.subsystem, "allowed_hosts", v.context.HostNQN())
