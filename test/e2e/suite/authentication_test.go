@@ -5,6 +5,7 @@ package suite
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,15 +30,47 @@ type login struct {
 // loginOf a volume with one replica, as the node that uses it has it.
 func loginOf(ctx context.Context, node string, volume *v1alpha1.NvmfVolume) login {
 	GinkgoHelper()
+	found := loginsOf(ctx, node, volume)
+	Expect(found).To(HaveLen(1), "one controller")
+	replica := replicaOf(ctx, volume)
+	Expect(replica.Status.Portals).NotTo(BeEmpty())
+	found[0].portal = replica.Status.Portals[0]
+	return found[0]
+}
+
+// loginsOf a volume, without portals, as the node that uses it has them.
+func loginsOf(ctx context.Context, node string, volume *v1alpha1.NvmfVolume) []login {
+	GinkgoHelper()
 	found := lines(on(ctx, node, `
 		for c in /sys/class/nvme/nvme*; do
 			case "$(cat $c/subsysnqn 2>/dev/null)" in '%s'*) ;; *) continue ;; esac
 			cat $c/hostnqn $c/subsysnqn $c/dhchap_secret $c/dhchap_ctrl_secret
 		done`, subsystemsOf(volume)))
-	Expect(found).To(HaveLen(4), "one controller, with both keys")
-	replica := replicaOf(ctx, volume)
-	Expect(replica.Status.Portals).NotTo(BeEmpty())
-	return login{found[0], found[1], found[2], found[3], replica.Status.Portals[0]}
+	var logins []login
+	for is := range slices.Chunk(found, 4) {
+		Expect(is).To(HaveLen(4), "controllers have both keys")
+		logins = append(logins, login{host: is[0], subsystem: is[1], key: is[2], controllerKey: is[3]})
+	}
+	return logins
+}
+
+// rotations of a volume's keys: how many of its replicas are being rotated, with the next host admitted, and how many
+// have been.
+func rotations(ctx context.Context, volume *v1alpha1.NvmfVolume) (running, done int) {
+	GinkgoHelper()
+	Expect(cluster.Get(ctx, client.ObjectKeyFromObject(volume), volume)).To(Succeed())
+	for _, m := range volume.Spec.Members {
+		var replica v1alpha1.NvmfReplica
+		Expect(cluster.Get(ctx, client.ObjectKey{Name: m.Name}, &replica)).To(Succeed())
+		switch latest := replica.Spec.Hosts[len(replica.Spec.Hosts)-1]; {
+		case replica.Admitted(latest.NQN) == nil:
+		case replica.Rotating():
+			running++
+		case latest.KeyRotation == volume.Spec.KeyRotation && len(replica.Status.Hosts) == 1:
+			done++
+		}
+	}
+	return running, done
 }
 
 // connects a node by what somebody has. A controller that was made is deleted again.
@@ -160,5 +193,47 @@ var _ = Describe("An authenticated volume", func() {
 		acks.nothingLost(ctx, pod)
 		Expect(ioErrors(ctx, clientNode)).To(Equal(errorsBefore))
 		nowhere(ctx, append(former.secrets(), next.secrets()...)...)
+	}, SpecTimeout(25*time.Minute))
+
+	It("gets new keys on both replicas under a pod that writes, and its mirror does not notice", full, func(ctx SpecContext) {
+		r := writtenOnTwo(ctx, "rotated", func(target *v1alpha1.NvmfTarget) {
+			target.Spec.Security = &v1alpha1.Security{Authentication: v1alpha1.AuthenticationRequired}
+		})
+		former, before := loginsOf(ctx, clientNode, r.volume), record(ctx, r.volume)
+		Expect(former).To(HaveLen(2))
+		errorsBefore, copied, n := ioErrors(ctx, clientNode), copies(ctx, clientNode), r.acks.count()
+		out, err := kubectlWeft(ctx)(ctx, "rotate", r.claim.Name, "-n", r.claim.Namespace)
+		Expect(err).NotTo(HaveOccurred(), "%s", out)
+		for i := range former {
+			By(fmt.Sprintf("rotating replica %d of 2, with a node plugin that is killed", i+1))
+			Eventually(ctx, func(g Gomega, ctx context.Context) {
+				running, done := rotations(ctx, r.volume)
+				g.Expect([]int{running, done}).To(Equal([]int{1, i}), "one after the other")
+			}).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(Succeed())
+			killPlugin(ctx, clientNode) // the next one looks for new keys at once
+			Eventually(ctx, func(g Gomega, ctx context.Context) {
+				_, done := rotations(ctx, r.volume)
+				g.Expect(done).To(Equal(i + 1))
+			}).WithTimeout(5 * time.Minute).WithPolling(time.Second).Should(Succeed())
+		}
+		r.acks.goOnNow(ctx)
+		r.acks.pause("keys of both replicas were rotated", n)
+		next := loginsOf(ctx, clientNode, r.volume)
+		Expect(next).To(HaveLen(2))
+		var secrets []string
+		for i := range former {
+			Expect(next).NotTo(ContainElement(HaveField("host", former[i].host)))
+			Expect(next).To(ContainElement(HaveField("subsystem", former[i].subsystem)))
+			secrets = append(append(secrets, former[i].secrets()...), next[i].secrets()...)
+		}
+		Expect(slices.Compact(slices.Sorted(slices.Values(secrets)))).To(HaveLen(len(secrets)), "all keys differ")
+		after := record(ctx, r.volume)
+		for i, m := range before.Members {
+			Expect(after.Members[i]).To(And(HaveField("State", v1alpha1.MemberInSync), HaveField("Identity", m.Identity), HaveField("Since", m.Since)))
+		}
+		Expect(copies(ctx, clientNode)).To(Equal(copied))
+		Expect(ioErrors(ctx, clientNode)).To(Equal(errorsBefore))
+		r.same(ctx)
+		nowhere(ctx, secrets...)
 	}, SpecTimeout(25*time.Minute))
 })
