@@ -30,7 +30,7 @@ type login struct {
 // loginOf a volume with one replica, as the node that uses it has it.
 func loginOf(ctx context.Context, node string, volume *v1alpha1.NvmfVolume) login {
 	GinkgoHelper()
-	found := loginsOf(ctx, node, volume)
+	found := loginsOf(ctx, node, subsystemsOf(volume))
 	Expect(found).To(HaveLen(1), "one controller")
 	replica := replicaOf(ctx, volume)
 	Expect(replica.Status.Portals).NotTo(BeEmpty())
@@ -38,14 +38,14 @@ func loginOf(ctx context.Context, node string, volume *v1alpha1.NvmfVolume) logi
 	return found[0]
 }
 
-// loginsOf a volume, without portals, as the node that uses it has them.
-func loginsOf(ctx context.Context, node string, volume *v1alpha1.NvmfVolume) []login {
+// loginsOf all subsystems whose NQN begins so, without portals, as the node that uses them has them.
+func loginsOf(ctx context.Context, node, subsystems string) []login {
 	GinkgoHelper()
 	found := lines(on(ctx, node, `
 		for c in /sys/class/nvme/nvme*; do
 			case "$(cat $c/subsysnqn 2>/dev/null)" in '%s'*) ;; *) continue ;; esac
 			cat $c/hostnqn $c/subsysnqn $c/dhchap_secret $c/dhchap_ctrl_secret
-		done`, subsystemsOf(volume)))
+		done`, subsystems))
 	var logins []login
 	for is := range slices.Chunk(found, 4) {
 		Expect(is).To(HaveLen(4), "controllers have both keys")
@@ -199,7 +199,8 @@ var _ = Describe("An authenticated volume", func() {
 		r := writtenOnTwo(ctx, "rotated", func(target *v1alpha1.NvmfTarget) {
 			target.Spec.Security = &v1alpha1.Security{Authentication: v1alpha1.AuthenticationRequired}
 		})
-		former, before := loginsOf(ctx, clientNode, r.volume), record(ctx, r.volume)
+		subsystems := v1alpha1.NQNPrefix + r.volume.Name + "-"
+		former, before := loginsOf(ctx, clientNode, subsystems), record(ctx, r.volume)
 		Expect(former).To(HaveLen(2))
 		errorsBefore, copied, n := ioErrors(ctx, clientNode), copies(ctx, clientNode), r.acks.count()
 		out, err := kubectlWeft(ctx)(ctx, "rotate", r.claim.Name, "-n", r.claim.Namespace)
@@ -218,7 +219,7 @@ var _ = Describe("An authenticated volume", func() {
 		}
 		r.acks.goOnNow(ctx)
 		r.acks.pause("keys of both replicas were rotated", n)
-		next := loginsOf(ctx, clientNode, r.volume)
+		next := loginsOf(ctx, clientNode, subsystems)
 		Expect(next).To(HaveLen(2))
 		var secrets []string
 		for i := range former {
