@@ -223,8 +223,8 @@ var _ = Describe("An authenticated volume", func() {
 		Expect(next).To(HaveLen(2))
 		var secrets []string
 		for i := range former {
-			Expect(next).NotTo(ContainElement(HaveField("host", former[i].host)))
-			Expect(next).To(ContainElement(HaveField("subsystem", former[i].subsystem)))
+			Expect(slices.ContainsFunc(next, func(l login) bool { return l.host == former[i].host })).To(BeFalse(), "a former host")
+			Expect(slices.ContainsFunc(next, func(l login) bool { return l.subsystem == former[i].subsystem })).To(BeTrue(), "the same subsystems")
 			secrets = append(append(secrets, former[i].secrets()...), next[i].secrets()...)
 		}
 		Expect(slices.Compact(slices.Sorted(slices.Values(secrets)))).To(HaveLen(len(secrets)), "all keys differ")
