@@ -350,6 +350,10 @@ SCALE ?= 100/2000,300/6000,1000/20000
 bench-scale: envtest ## Measure operator and CSI controller beside the objects of clusters of the sizes in SCALE, with a real API server; docs/concepts/scale.md says what that shows
 	KUBEBUILDER_ASSETS=$$(cd test/e2e && $(LAB) assets-dir) WEFT_SCALE=$(SCALE) $(GO) test ./csi-driver/controller ./operator/cmd/weft-operator -p 1 -run '^$$' -bench 'BenchmarkScale$$' -benchtime 1x -timeout 120m -v
 
+.PHONY: bench-watches
+bench-watches: envtest ## Measure what the watches of agents cost the API server in clusters of the sizes in SCALE: for one change, and when all agents come back at once
+	KUBEBUILDER_ASSETS=$$(cd test/e2e && $(LAB) assets-dir) WEFT_SCALE=$(SCALE) $(GO) test ./dataplane/agent -run '^$$' -bench 'BenchmarkWatches$$' -benchtime 1x -timeout 120m -v
+
 .PHONY: bench-storm
 bench-storm: ## Measure a node with 1,000 and 4,000 volumes on the nvmf_tgt that WEFT_SPDK_TARGET names: 500 are detached, attached and created while a host reads; then it is killed
 	$(real-target)
