@@ -79,8 +79,7 @@ type Security struct {
 	// +optional
 	Encryption WireEncryption `json:"encryption,omitempty"`
 	// KeyLifetimeHours is the age in hours at which the keys of an attached host are replaced, without an interruption
-	// of its I/O. Keys of mirrored volumes are replaced only when a replica returns to the mirror, or with the next
-	// attachment. Default 2160 (90 days). From 1 to 87600 (10 years).
+	// of its I/O. Default 2160 (90 days). From 1 to 87600 (10 years).
 	// +kubebuilder:default=2160
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=87600

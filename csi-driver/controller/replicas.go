@@ -141,11 +141,10 @@ func legOf(vol *v1alpha1.NvmfVolume, record *mirror.Record, rep *v1alpha1.NvmfRe
 }
 
 // outworn tells whether a replica that is out of sync was connected to by its subsystem, of which no kernel has
-// anything now. The identity of one of its hosts says so, too.
+// anything now.
 func outworn(record mirror.Record, rep *v1alpha1.NvmfReplica) bool {
 	m, ok := mirror.Get(record, rep.Name)
-	connected := m.Identity == v1alpha1.SessionOfSubsystem(rep.Spec.SubsystemNQN) || rep.Listed(v1alpha1.HostNQN(m.Identity)) != nil
-	return ok && connected && mirror.Free(record, m)
+	return ok && m.Identity == v1alpha1.SessionOfSubsystem(rep.Spec.SubsystemNQN) && mirror.Free(record, m)
 }
 
 // recordOf a volume's mirror; nil for a volume without one.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -82,7 +83,7 @@ func (s *Service) rotateAll(ctx context.Context) error {
 				}
 			}
 		}
-		switch todo, err := s.rotates(ctx, s.client, seen); {
+		switch todo, err := s.rotates(ctx, seen, s.lazyRecord(ctx, s.client, seen)); {
 		case err != nil:
 			errs = append(errs, fmt.Errorf("volume %s: %w", name, err))
 		case len(todo) > 0:
@@ -125,8 +126,8 @@ type turn struct {
 // rotates gives the replicas of a volume whose keys are to be rotated, and can be now: any one of them. While a volume
 // is about to become mirrored, nothing is begun; should both begin at the same moment, the mirror waits for the end of
 // the rotation. Nor is anything begun for a mover, which ends sooner than keys are old. Volume and replicas may be the
-// cache's own; the record of a mirror is read from where it says.
-func (s *Service) rotates(ctx context.Context, from client.Reader, vol *replicatedVolume) ([]turn, error) {
+// cache's own.
+func (s *Service) rotates(ctx context.Context, vol *replicatedVolume, record func() (*mirror.Record, error)) ([]turn, error) {
 	becomesMirrored := !vol.Replicated() && (vol.Spec.Replicas > 1 || vol.Spec.Move != nil || vol.Annotations[convertAnnotation] != "")
 	rotating := func(rep *v1alpha1.NvmfReplica) bool { return rep != nil && rep.Rotating() }
 	if becomesMirrored || vol.Mover() != nil || vol.Spec.Recovery != nil || slices.ContainsFunc(vol.replicas, rotating) {
@@ -142,9 +143,11 @@ func (s *Service) rotates(ctx context.Context, from client.Reader, vol *replicat
 		if len(due) == 0 {
 			continue
 		}
-		if works, err := s.worksInMirror(ctx, from, vol.NvmfVolume, rep); err != nil {
+		is, err := record()
+		if err != nil {
 			return nil, err
-		} else if works {
+		}
+		if worksInMirror(vol.NvmfVolume, is, rep) {
 			turns = append(turns, turn{rep, due})
 		}
 	}
@@ -153,14 +156,18 @@ func (s *Service) rotates(ctx context.Context, from client.Reader, vol *replicat
 
 // worksInMirror tells whether the record of a volume's mirror has a replica in sync, and connected by its subsystem.
 // One that does not work returns with other keys. Of a volume without a mirror, every replica works.
-func (s *Service) worksInMirror(ctx context.Context, from client.Reader, vol *v1alpha1.NvmfVolume, rep *v1alpha1.NvmfReplica) (bool, error) {
-	record, err := s.recordOf(ctx, from, vol)
-	if err != nil || record == nil {
-		return err == nil && !vol.Replicated(), err
+func worksInMirror(vol *v1alpha1.NvmfVolume, record *mirror.Record, rep *v1alpha1.NvmfReplica) bool {
+	if record == nil {
+		return !vol.Replicated()
 	}
 	m, is := mirror.Get(*record, rep.Name)
 	return is && m.State == v1alpha1.MemberInSync && !m.Suspect && !m.Retired && !record.Recovering && record.Holder != "" &&
-		m.Identity == v1alpha1.SessionOfSubsystem(rep.Spec.SubsystemNQN), nil
+		m.Identity == v1alpha1.SessionOfSubsystem(rep.Spec.SubsystemNQN)
+}
+
+// lazyRecord of a volume's mirror: it is read at the first call, if there is one.
+func (s *Service) lazyRecord(ctx context.Context, from client.Reader, vol *replicatedVolume) func() (*mirror.Record, error) {
+	return sync.OnceValues(func() (*mirror.Record, error) { return s.recordOf(ctx, from, vol.NvmfVolume) })
 }
 
 // rotatable are the hosts of a replica whose keys are to be rotated, and can be now. Until something is written to a
@@ -263,11 +270,12 @@ func (s *Service) rotatesNow(ctx context.Context, volume string) (*replicatedVol
 	if vol.DeletionTimestamp != nil || len(vol.Spec.Attachments) == 0 {
 		return nil, nil, nil
 	}
-	turns, err := s.rotates(ctx, s.live, vol)
+	lazy := s.lazyRecord(ctx, s.live, vol)
+	turns, err := s.rotates(ctx, vol, lazy)
 	if err != nil || len(turns) == 0 {
 		return nil, nil, err
 	}
-	record, err := s.recordOf(ctx, s.live, vol.NvmfVolume)
+	record, err := lazy()
 	turns = slices.DeleteFunc(turns, func(t turn) bool {
 		return indexOf(vol.NvmfVolume, t.replica.Name) < 0 || !sameHosts(derive(vol.NvmfVolume, record, t.replica), t.replica.Spec)
 	})

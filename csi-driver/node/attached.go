@@ -35,7 +35,7 @@ type attached struct {
 	Replicas []replica `json:"replicas"`
 	// Connection settings of the volume; which transports it uses is in the portals alone.
 	Connection v1alpha1.Connection `json:"connection"`
-	// Mirrored: the volume has a mirror over its replicas, each of which is connected to under an identity of its own.
+	// Mirrored: the volume has a mirror over its replicas, each of which is connected to as a host of its own.
 	Mirrored bool `json:"mirrored,omitempty"`
 	// Encryption of the volume's data.
 	Encryption v1alpha1.VolumeEncryption `json:"encryption,omitempty"`
@@ -285,10 +285,8 @@ func memberOf(r *v1alpha1.NvmfReplica, attachment string) replica {
 	return m.sealedFor(r, host)
 }
 
-// sealedFor is the replica with the keys that are sealed for a host that is admitted; without any for one that is not
-// listed.
+// sealedFor is the replica with the keys that are sealed for a host that is admitted.
 func (m replica) sealedFor(r *v1alpha1.NvmfReplica, host string) replica {
-	m.Sealed, m.keys = "", nil
 	if h := r.Listed(host); h != nil {
 		m.Sealed, m.keys = h.SealedKeys, &r.Admitted(host).Keys
 	}

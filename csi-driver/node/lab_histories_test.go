@@ -296,12 +296,21 @@ func TestLabHistories(t *testing.T) {
 	}
 	seed, count := labNumber(t, "WEFT_SEED", 1), labNumber(t, "WEFT_SEQUENCES", 1)
 	t.Logf("%d sequences from WEFT_SEED=%d", count, seed)
-	counts, all := map[string]int{}, copies{}
+	counts, all, rotations := map[string]int{}, copies{}, 0
 	defer func() {
 		for _, name := range slices.Sorted(maps.Keys(counts)) {
 			t.Logf("%3d %s", counts[name], name)
 		}
 		t.Log(all)
+		begun := 0
+		for name, n := range counts {
+			if strings.HasPrefix(name, "the keys of a replica are rotated") {
+				begun += n
+			}
+		}
+		if begun > 10 && rotations == 0 {
+			t.Errorf("none of %d rotations came to its end", begun)
+		}
 	}()
 	for s := seed; s < seed+count; s++ {
 		ended := false
@@ -311,6 +320,7 @@ func TestLabHistories(t *testing.T) {
 			h.run()
 			ended = true
 			all.add(h.copies)
+			rotations += h.rotations
 			t.Logf("WEFT_SEED=%d: %d writes in %s, the longest %s; %d audits; %d rotations; %s", s, h.writes, time.Since(h.begun).Round(time.Second), h.longest.Round(time.Millisecond), h.audits, h.rotations, h.copies)
 		})
 		if !ended {

@@ -174,17 +174,9 @@ func (s *mirrorSlices) slice(ctx context.Context, name string) (mapper.Device, e
 		return mapper.Device{}, err
 	}
 	size := ns.SizeBytes - md.RecordBytes
-	hosts, err := s.Initiator.Controllers(ns.NQN)
-	if err != nil {
-		return mapper.Device{}, err
-	}
-	// One with the identity of a host on this subsystem is of the same leg.
-	ours := func(d mapper.Device) bool {
-		return d.Attachment == identity || slices.ContainsFunc(hosts, func(c fabrics.Controller) bool { return c.HostNQN == v1alpha1.HostNQN(d.Attachment) })
-	}
 	for _, d := range all {
 		switch {
-		case d.Lower == lower && ours(d):
+		case d.Lower == lower && d.Attachment == identity:
 			return s.Mapper.Grow(ctx, d, md.RecordBytes, size)
 		case d.Lost():
 			if err := s.Mapper.Discard(ctx, d); err != nil {
@@ -230,8 +222,8 @@ type mirrorLegs struct {
 	*mirrorSlices
 	volume string
 	at     attached
-	// connecting is held while a replica is connected to, or its paths are mended: the identity that is recorded is the
-	// one that is used.
+	// connecting is held while a replica is connected to, its paths are mended or its keys rotated: the identity that
+	// is recorded is the one that is used.
 	connecting sync.Mutex
 }
 
@@ -262,10 +254,10 @@ func (l *mirrorLegs) All() (map[string]keeper.Leg, error) {
 
 // Connect implements keeper.Legs.
 func (l *mirrorLegs) Connect(ctx context.Context, name, identity string) error {
-	ctx, cancel := context.WithTimeout(ctx, legTimeout)
-	defer cancel()
 	l.connecting.Lock()
 	defer l.connecting.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, legTimeout)
+	defer cancel()
 	r, err := l.readReplica(ctx, name)
 	if err != nil {
 		return err

@@ -97,10 +97,5 @@ func (a mirrorAgents) Ask(ctx context.Context, name, uid string) (keeper.Answer,
 	if len(m.Portals) == 0 {
 		return keeper.Answer{}, nil
 	}
-	answer := keeper.Answer{Identity: m.leg()}
-	for _, h := range r.HostsOf(a.attachment) {
-		host, _ := v1alpha1.AttachmentOfHost(h.NQN)
-		answer.Hosts = append(answer.Hosts, host)
-	}
-	return answer, nil
+	return keeper.Answer{Identity: m.leg()}, nil
 }

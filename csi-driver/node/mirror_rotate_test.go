@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,6 +17,8 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/mirror"
+	"github.com/weft-storage/weft/csi-driver/node"
+	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 	"github.com/weft-storage/weft/csi-driver/node/nodetest"
 )
 
@@ -79,7 +82,11 @@ type mirrorRotation struct {
 
 func stagedMirror(t *testing.T) *mirrorRotation {
 	t.Helper()
-	s := setUpMirror(t)
+	return stageRotation(t, setUpMirror(t))
+}
+
+func stageRotation(t *testing.T, s *mirrorSuite) *mirrorRotation {
+	t.Helper()
 	must(t, s.stage(mountCapability("ext4")))
 	l := s.legs["pvc-1-r1"]
 	return &mirrorRotation{mirrorSuite: s, leg: l, former: l.identity, before: s.record(), taken: func() {}}
@@ -178,10 +185,26 @@ func TestRotationDoesNotHideThatALegIsLost(t *testing.T) {
 	}
 }
 
+// killedInitiator gives nothing up while it is dead, like a process that was killed.
+type killedInitiator struct {
+	node.Initiator
+	dead *atomic.Bool
+}
+
+func (k killedInitiator) GiveUp(ctx context.Context, nqn string, those func(fabrics.Controller) bool) error {
+	if k.dead.Load() {
+		return context.Canceled
+	}
+	return k.Initiator.GiveUp(ctx, nqn, those)
+}
+
 // rotationHidesNothing when the former host's connection stops answering while the next one has no path: neither to the
 // node plugin that has connected it, nor to the next one, if that was killed.
 func rotationHidesNothing(t *testing.T, killed bool) {
-	r := stagedMirror(t)
+	s := setUpMirror(t)
+	var dead atomic.Bool
+	s.service.Initiator = killedInitiator{s.service.Initiator, &dead}
+	r := stageRotation(t, s)
 	r.kernel.ScanLate()
 	r.list(r.leg.name, r.former, secondIdentity)
 	former := r.controllers(r.leg.name)
@@ -192,8 +215,10 @@ func rotationHidesNothing(t *testing.T, killed bool) {
 	go func() { mended <- r.service.MendPaths(ctx) }()
 	r.Eventually(func() []string { return r.hosts(r.leg.name) }).Should(Equal(sorted(r.former, secondIdentity)))
 	if killed {
+		dead.Store(true)
 		kill()
 		r.Expect(<-mended).To(HaveOccurred())
+		dead.Store(false)
 		r.Expect(r.hosts(r.leg.name)).To(Equal(sorted(r.former, secondIdentity)))
 		r.restart()
 	}
@@ -281,20 +306,6 @@ func TestMirrorIsLeftInTheMiddleOfARotation(t *testing.T) {
 	r.Eventually(r.processes.wasKilled).Should(BeTrue())
 	must(t, r.unstage())
 	r.wantGone()
-}
-
-// A record that knows the leg by one of its hosts: that it may connect by its subsystem again is nothing new.
-func TestHostOfALegIsNotAFreshIdentity(t *testing.T) {
-	r := stagedMirror(t)
-	r.list(r.leg.name, r.former, secondIdentity)
-	r.mend()
-	r.change(func(is mirror.Record) mirror.Record {
-		i := slices.IndexFunc(is.Members, func(m mirror.Member) bool { return m.Replica == r.leg.name })
-		is.Members[i].Identity = secondIdentity
-		return is
-	})
-	r.loseAndTakeBack()
-	r.unstaged()
 }
 
 // A replica was given up, and the CSI controller has dismissed its host, which its agent has not: staging the volume

@@ -51,7 +51,7 @@ func (s *Service) MendPaths(ctx context.Context) error {
 	if held := s.Initiator.HeldUp(); held != nil {
 		return nil //nolint:nilerr // a connection more would wait behind it; the Node's condition tells of it
 	}
-	errs := append(s.followPortals(ctx), s.rotateKeys(ctx)...)
+	errs := s.followPortals(ctx)
 	lost, more := s.lostPaths(ctx)
 	errs = append(errs, more...)
 	silent := s.silentPortals(ctx, lost)
@@ -71,6 +71,7 @@ func (s *Service) MendPaths(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("volume %s: %w", volume, err))
 		}
 	}
+	errs = append(errs, s.rotateKeys(ctx)...)
 	return errors.Join(append(errs, s.dropFormerPaths(ctx)...)...)
 }
 

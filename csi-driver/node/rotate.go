@@ -215,8 +215,9 @@ func (s *Service) rotateReplica(ctx context.Context, volume string, at attached,
 
 // connectBeside connects as the next host, and tells whether that carries the I/O.
 //
-// To the keeper of a mirror, a leg with a live controller answers. So nothing is connected beside a host that does not,
-// and what has no path goes again as soon as that host stops answering, which it would hide, or after legTimeout.
+// To the keeper of a mirror, a leg with a live controller answers. So nothing is connected beside a host that does not.
+// What does not carry the I/O goes again as soon as that host stops answering, which it would hide, or after
+// legTimeout.
 func (s *Service) connectBeside(ctx context.Context, at attached, c fabrics.Connection, id fabrics.ID) (carries bool, err error) {
 	if !at.Mirrored {
 		if err := s.Initiator.Connect(ctx, c); err != nil {
@@ -224,11 +225,18 @@ func (s *Service) connectBeside(ctx context.Context, at attached, c fabrics.Conn
 		}
 		return s.Initiator.Carries(c, id)
 	}
-	defer func() {
-		if !carries {
-			err = errors.Join(err, s.Initiator.GiveUp(ctx, c.NQN, func(is fabrics.Controller) bool { return is.HostNQN == c.HostNQN }))
-		}
-	}()
+	if carries, err = s.connectLegBeside(ctx, c, id); carries {
+		return true, err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveUpTimeout)
+	defer cancel()
+	return false, errors.Join(err, s.Initiator.Settled(ctx, c.NQN),
+		s.Initiator.GiveUp(ctx, c.NQN, func(is fabrics.Controller) bool { return is.HostNQN == c.HostNQN }))
+}
+
+// connectLegBeside connects to a leg of a mirror as the next host, and waits until that carries the I/O, or the former
+// one does not answer.
+func (s *Service) connectLegBeside(ctx context.Context, c fabrics.Connection, id fabrics.ID) (carries bool, err error) {
 	if answers, err := s.answersAs(c.NQN, c.Beside); err != nil || !answers {
 		return false, err
 	}
@@ -236,14 +244,15 @@ func (s *Service) connectBeside(ctx context.Context, at attached, c fabrics.Conn
 		return false, err
 	}
 	err = wait.PollUntilContextTimeout(ctx, givingUpInterval, legTimeout, true, func(context.Context) (bool, error) {
-		if carries, err = s.Initiator.Carries(c, id); err != nil || carries {
-			return carries, err
+		is, err := s.Initiator.Carries(c, id)
+		if carries = is; err != nil || is {
+			return is, err
 		}
 		answers, err := s.answersAs(c.NQN, c.Beside)
 		return !answers, err
 	})
 	if wait.Interrupted(err) {
-		err = nil
+		err = nil // another time
 	}
 	return carries, err
 }

@@ -166,7 +166,7 @@ func (w *watching) end() {
 }
 
 // change replicas as agents do that report what hosts have written, and wait until their agents have seen it, if there
-// are any.
+// are any. They have room for all of it in seen.
 func (w *watching) change(what string, watched bool) {
 	w.Helper()
 	before, begun := w.used(), time.Now()
@@ -182,15 +182,15 @@ func (w *watching) change(what string, watched bool) {
 			return w.server.Admin.Status().Patch(w.Context(), replica, patch)
 		})
 	}
+	if err := changers.Wait(); err != nil {
+		w.Fatal(err)
+	}
 	var took []time.Duration
 	for watched && len(took) < changes {
 		is := <-w.seen
 		if at, ok := changed.Load(is.name); ok {
 			took = append(took, is.at.Sub(at.(time.Time)))
 		}
-	}
-	if err := changers.Wait(); err != nil {
-		w.Fatal(err)
 	}
 	after := w.used()
 	w.ReportMetric(time.Since(begun).Seconds(), what+"-s")

@@ -192,20 +192,31 @@ func (f *fleet) requestRotation(ctx context.Context, w *watcher, v *v1alpha1.Nvm
 	return one, nil
 }
 
-// rotating says what the rotation of a volume's keys waits for; empty when none is running.
+// rotating says what the rotation of a volume's keys waits for; empty when none is running. Of a mirrored volume, the
+// replica that is being rotated comes before those that wait for their turn.
 func (f *fleet) rotating(v *v1alpha1.NvmfVolume) string {
+	for _, m := range v.Spec.Members {
+		r := f.replica(m.Name)
+		if r == nil || !r.Rotating() {
+			continue
+		}
+		for _, h := range r.Spec.Hosts {
+			switch all := r.HostsOf(h.AttachmentUUID()); {
+			case len(all) < 2:
+			case r.Admitted(all[len(all)-1].NQN) == nil:
+				return fmt.Sprintf("node %s does not admit the new identity yet", r.Spec.Node)
+			default:
+				return fmt.Sprintf("node %s has not connected with the new keys yet", h.Node)
+			}
+		}
+	}
 	for _, m := range v.Spec.Members {
 		r := f.replica(m.Name)
 		if r == nil {
 			continue
 		}
 		for _, h := range r.Spec.Hosts {
-			all := r.HostsOf(h.AttachmentUUID())
-			switch latest := all[len(all)-1]; {
-			case len(all) > 1 && r.Admitted(latest.NQN) == nil:
-				return fmt.Sprintf("node %s does not admit the new identity yet", r.Spec.Node)
-			case len(all) > 1:
-				return fmt.Sprintf("node %s has not connected with the new keys yet", h.Node)
+			switch latest := r.HostOf(h.AttachmentUUID()); {
 			case latest.KeyRotation != v.Spec.KeyRotation && f.outOfSync(v, m.Name):
 				return fmt.Sprintf("replica %s is not in sync; it gets new keys when it is", m.Name)
 			case latest.KeyRotation != v.Spec.KeyRotation && !unwritten(r, latest):

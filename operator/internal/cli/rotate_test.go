@@ -159,12 +159,28 @@ func TestRotateAMirroredVolume(t *testing.T) {
 			})
 		}
 	}
-	r.steps = []func(){rotated(v.Name + "-0"), rotated(v.Name + "-1")}
+	r.steps = []func(){
+		rotated(v.Name + "-0"),
+		func() {
+			r.replica(v.Name+"-1", func(rep *v1alpha1.NvmfReplica) {
+				next := rep.Spec.Hosts[0]
+				next.NQN = v1alpha1.HostNQN("beside")
+				rep.Spec.Hosts = append(rep.Spec.Hosts, next)
+			})
+			r.replica(v.Name+"-0", func(rep *v1alpha1.NvmfReplica) { rep.Spec.Hosts[0].KeyRotation = "" })
+		},
+		func() {
+			r.replica(v.Name+"-1", func(rep *v1alpha1.NvmfReplica) { rep.Spec.Hosts = rep.Spec.Hosts[:1] })
+			rotated(v.Name + "-0")()
+			rotated(v.Name + "-1")()
+		},
+	}
 	r.do(rotateVolumes(r.ctx, r.watcher(), v.Name, rotateOptions{wait: true}))
 	r.wantLines(
 		"volume databases/data: rotating its keys",
 		"volume databases/data: the CSI controller has not made new keys yet",
 		"volume databases/data: replica "+v.Name+"-1 is not in sync; it gets new keys when it is",
+		"volume databases/data: node b does not admit the new identity yet",
 		"volume databases/data: its keys are rotated",
 	)
 }

@@ -56,12 +56,12 @@ func loginsOf(ctx context.Context, node, subsystems string) []login {
 
 // rotations of a volume's keys: how many of its replicas are being rotated, with the next host admitted, and how many
 // have been.
-func rotations(ctx context.Context, volume *v1alpha1.NvmfVolume) (running, done int) {
-	GinkgoHelper()
-	Expect(cluster.Get(ctx, client.ObjectKeyFromObject(volume), volume)).To(Succeed())
+func rotations(ctx context.Context, g Gomega, volume *v1alpha1.NvmfVolume) (running, done int) {
+	g.Expect(cluster.Get(ctx, client.ObjectKeyFromObject(volume), volume)).To(Succeed())
 	for _, m := range volume.Spec.Members {
 		var replica v1alpha1.NvmfReplica
-		Expect(cluster.Get(ctx, client.ObjectKey{Name: m.Name}, &replica)).To(Succeed())
+		g.Expect(cluster.Get(ctx, client.ObjectKey{Name: m.Name}, &replica)).To(Succeed())
+		g.Expect(replica.Spec.Hosts).NotTo(BeEmpty())
 		switch latest := replica.Spec.Hosts[len(replica.Spec.Hosts)-1]; {
 		case replica.Admitted(latest.NQN) == nil:
 		case replica.Rotating():
@@ -208,12 +208,12 @@ var _ = Describe("An authenticated volume", func() {
 		for i := range former {
 			By(fmt.Sprintf("rotating replica %d of 2, with a node plugin that is killed", i+1))
 			Eventually(ctx, func(g Gomega, ctx context.Context) {
-				running, done := rotations(ctx, r.volume)
+				running, done := rotations(ctx, g, r.volume)
 				g.Expect([]int{running, done}).To(Equal([]int{1, i}), "one after the other")
 			}).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(Succeed())
 			killPlugin(ctx, clientNode) // the next one looks for new keys at once
 			Eventually(ctx, func(g Gomega, ctx context.Context) {
-				_, done := rotations(ctx, r.volume)
+				_, done := rotations(ctx, g, r.volume)
 				g.Expect(done).To(Equal(i + 1))
 			}).WithTimeout(5 * time.Minute).WithPolling(time.Second).Should(Succeed())
 		}

@@ -5,7 +5,6 @@ package keeper
 import (
 	"context"
 	"errors"
-	"slices"
 
 	"github.com/weft-storage/weft/csi-driver/mirror"
 )
@@ -41,7 +40,7 @@ const (
 // Leg is the connection to a replica. The zero value is none.
 type Leg struct {
 	State LegState
-	// Identity is the UUID of the host NQN that it was made with.
+	// Identity is the UUID in the NQN of the subsystem that it leads to.
 	Identity string
 }
 
@@ -149,14 +148,6 @@ type Answer struct {
 	// Identity that may connect to the replica for this holder; every earlier one is off, and none of its commands is
 	// in flight. Empty: none is known.
 	Identity string
-	// Hosts that may connect so, by their identities. A record that has one of them as a member's does not mean another
-	// connection.
-	Hosts []string
-}
-
-// is tells whether this identity is the one that may connect, or that of one of its hosts.
-func (a Answer) is(identity string) bool {
-	return a.Identity == identity || slices.Contains(a.Hosts, identity)
 }
 
 // Agents are those of the replicas.

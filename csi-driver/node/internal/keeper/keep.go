@@ -453,7 +453,7 @@ func (k *Keeper) connect(ctx context.Context, v *view, m mirror.Member) doing {
 	call, cancel := context.WithTimeout(ctx, k.Timeout)
 	defer cancel()
 	answer, err := k.Agents.Ask(call, m.Replica, m.ReplicaUID)
-	if err != nil || answer.Identity == "" || answer.is(m.Identity) {
+	if err != nil || answer.Identity == "" || answer.Identity == m.Identity {
 		return k.waits(v, nil) // it is not back yet, which its object says
 	}
 	k.tasks.start(task, func(ctx context.Context) result { return result{err: k.Legs.Connect(ctx, m.Replica, answer.Identity)} })

@@ -133,7 +133,7 @@ func (k *Keeper) reach(ctx context.Context, m mirror.Member) error {
 	if err != nil {
 		return err
 	}
-	if answer.Identity == "" || answer.is(m.Identity) && !m.MayBeAhead() {
+	if answer.Identity == "" || answer.Identity == m.Identity && !m.MayBeAhead() {
 		return nil
 	}
 	k.tasks.start(task, func(ctx context.Context) result { return result{err: k.Legs.Connect(ctx, m.Replica, answer.Identity)} })

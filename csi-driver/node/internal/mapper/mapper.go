@@ -10,12 +10,12 @@
 // taken from the table in force, in which the kernel has it. While the LUKS header at the start of the data is read or
 // written, a linear device shows the data as they are stored. No pod ever sees that one.
 //
-// A slice is what a mirror has as a member: of one replica, from behind the record on to the end, for one attachment.
+// A slice is what a mirror has as a member: of one replica, from behind the record on to the end, for one subsystem.
 //
 // A device is found in sysfs, by its device mapper UUID: WEFT-<volume's UUID>-<attachment's UUID>, of an encrypted
 // volume WEFT-CRYPT-<volume's UUID>-<attachment's UUID>, and of its header WEFT-LUKS-...; of a slice
-// WEFT-LEG-<replica's UUID>-<attachment's UUID>. It is addressed as /dev/dm-N, which the kernel itself makes. It has no
-// link in /dev/mapper: udev is told to leave it alone.
+// WEFT-LEG-<replica's UUID>-<the UUID in its subsystem's NQN>. It is addressed as /dev/dm-N, which the kernel itself
+// makes. It has no link in /dev/mapper: udev is told to leave it alone.
 package mapper
 
 import (
