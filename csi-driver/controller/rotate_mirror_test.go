@@ -8,8 +8,6 @@ import (
 
 	"github.com/google/uuid"
 	. "github.com/onsi/gomega"
-	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/mirror"
@@ -52,12 +50,7 @@ func (r *mirrorRotation) start() {
 func (r *mirrorRotation) write() {
 	r.Helper()
 	for n := range 2 {
-		rep := r.replica(n)
-		markWritten(r, rep.Spec.Node, rep.Spec.UUID)
-		was := rep.DeepCopy()
-		rep.Annotations = map[string]string{"test": "look again"}
-		r.g.Expect(api.Patch(r.Context(), rep, client.MergeFrom(was))).To(Succeed())
-		r.g.Eventually(func() bool { return r.replica(n).Status.Written }).WithTimeout(enough).Should(BeTrue())
+		r.writeTo(r.replica(n).Name)
 	}
 }
 
@@ -78,9 +71,7 @@ func (r *mirrorRotation) record(change func(mirror.Holder, mirror.Record) (mirro
 
 func (r *mirrorRotation) replica(n int) *v1alpha1.NvmfReplica {
 	r.Helper()
-	var rep v1alpha1.NvmfReplica
-	r.g.Expect(api.Get(r.Context(), types.NamespacedName{Name: volume(r, r.id).Spec.Members[n].Name}, &rep)).To(Succeed())
-	return &rep
+	return replicaOf(r, volume(r, r.id).Spec.Members[n].Name)
 }
 
 // have waits until the replicas list, and admit, so many hosts, while the service runs.
@@ -190,14 +181,7 @@ func TestReplicaWithoutAPlaceIsRotatedLater(t *testing.T) {
 	r := newMirrorRotation(t)
 	r.start()
 	node := r.replica(0).Spec.Node
-	planSPDK(t, node, 100)
-	planAttachments(t, node, 1)
-	r.g.Eventually(func() bool {
-		var seen v1alpha1.NvmfNode
-		r.g.Expect(r.s.client.Get(t.Context(), keyOf(node), &seen)).To(Succeed())
-		limit, limited := seen.AttachmentLimit()
-		return limited && limit == 1
-	}).WithTimeout(enough).Should(BeTrue())
+	r.onePlace(node)
 	r.request("one")
 	r.have(1, 2)
 	planAttachments(t, node, 2)

@@ -60,9 +60,30 @@ func (r *rotation) detach() {
 // write to the volume, and wait until its agent says so.
 func (r *rotation) write() {
 	r.Helper()
-	markWritten(r, r.st.nodes[0], replica(r, r.id).Spec.UUID)
-	r.edit(func(rep *v1alpha1.NvmfReplica) { rep.Annotations = map[string]string{"test": "look again"} })
-	r.g.Eventually(func() bool { return replica(r, r.id).Status.Written }).WithTimeout(enough).Should(BeTrue())
+	r.writeTo(r.id + "-0")
+}
+
+func (r *rotation) writeTo(name string) {
+	r.Helper()
+	rep := replicaOf(r, name)
+	markWritten(r, rep.Spec.Node, rep.Spec.UUID)
+	was := rep.DeepCopy()
+	rep.Annotations = map[string]string{"test": "look again"}
+	r.g.Expect(api.Patch(r.Context(), rep, client.MergeFrom(was))).To(Succeed())
+	r.g.Eventually(func() bool { return replicaOf(r, name).Status.Written }).WithTimeout(enough).Should(BeTrue())
+}
+
+// onePlace for attachments is what a node has, and the service has seen that.
+func (r *rotation) onePlace(node string) {
+	r.Helper()
+	planSPDK(r.T, node, 100)
+	planAttachments(r.T, node, 1)
+	r.g.Eventually(func() bool {
+		var seen v1alpha1.NvmfNode
+		r.g.Expect(r.s.client.Get(r.Context(), keyOf(node), &seen)).To(Succeed())
+		limit, limited := seen.AttachmentLimit()
+		return limited && limit == 1
+	}).WithTimeout(enough).Should(BeTrue())
 }
 
 func (r *rotation) edit(change func(*v1alpha1.NvmfReplica)) {
@@ -309,14 +330,7 @@ func TestRotationWaits(t *testing.T) {
 	t.Run("for a place", func(t *testing.T) {
 		r := newRotation(t, v1alpha1.AuthenticationRequired)
 		r.write()
-		planSPDK(t, r.st.nodes[0], 100)
-		planAttachments(t, r.st.nodes[0], 1)
-		r.g.Eventually(func() bool {
-			var node v1alpha1.NvmfNode
-			r.g.Expect(r.s.client.Get(t.Context(), keyOf(r.st.nodes[0]), &node)).To(Succeed())
-			limit, limited := node.AttachmentLimit()
-			return limited && limit == 1
-		}).WithTimeout(enough).Should(BeTrue())
+		r.onePlace(r.st.nodes[0])
 		r.request("one")
 		r.stays("the target has no place for another host")
 		planAttachments(t, r.st.nodes[0], 2)

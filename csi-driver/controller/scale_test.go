@@ -23,19 +23,10 @@ import (
 //
 //	make bench-scale
 func BenchmarkScale(b *testing.B) {
-	fleet, err := apiServer.NewFleet(b.Context(), "scale")
-	if err != nil {
-		b.Fatal(err)
-	}
-	for _, size := range apiserver.Sizes(b) {
-		if err := fleet.Grow(b.Context(), size.Nodes, size.Volumes); err != nil {
-			b.Fatal(err)
-		}
-		b.Run(size.String(), func(b *testing.B) {
-			apiServer.ServeFor(b)
-			measureService(b, fleet)
-		})
-	}
+	apiServer.BenchmarkSizes(b, "scale", func(b *testing.B, fleet *apiserver.Fleet) {
+		apiServer.ServeFor(b)
+		measureService(b, fleet)
+	})
 }
 
 func measureService(b *testing.B, fleet *apiserver.Fleet) {

@@ -14,7 +14,6 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/mirror"
-	"github.com/weft-storage/weft/csi-driver/node/nodetest"
 )
 
 // The replica's object does not say at this moment that this node is admitted (it was created again by the controller,
@@ -200,10 +199,7 @@ func TestARestoredPlainVolumeKeepsItsDevice(t *testing.T) {
 // double the size of a replica.
 func (s *mirrorSuite) double(l *leg) {
 	s.Helper()
-	must(s, s.kernel.Serve(nodetest.Subsystem{
-		NQN: l.nqn(), Portals: []string{l.portal + ":4420"}, Hosts: []string{v1alpha1.HostNQN(l.identity)},
-		Namespaces: []nodetest.Namespace{{NGUID: l.nguid(), SizeBytes: v1alpha1.WithOverhead(2 * size)}},
-	}))
+	s.serveTo(l, 2*size, l.identity)
 	editReplica(s, s.api, l.name, func(r *v1alpha1.NvmfReplica) { r.Spec.Size.Set(2 * size) })
 }
 

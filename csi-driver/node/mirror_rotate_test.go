@@ -19,27 +19,20 @@ import (
 	"github.com/weft-storage/weft/csi-driver/mirror"
 	"github.com/weft-storage/weft/csi-driver/node"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
-	"github.com/weft-storage/weft/csi-driver/node/nodetest"
 )
 
 // list hosts of this node's attachment in a replica's object, as whom its target admits this node.
 func (s *mirrorSuite) list(name string, identities ...string) {
 	s.Helper()
-	l := s.legs[name]
-	served := nodetest.Subsystem{
-		NQN: l.nqn(), Portals: []string{l.portal + ":4420"},
-		Namespaces: []nodetest.Namespace{{NGUID: l.nguid(), SizeBytes: v1alpha1.WithOverhead(size)}},
-	}
 	editReplica(s, s.api, name, func(r *v1alpha1.NvmfReplica) {
 		host := r.Spec.Hosts[0]
 		r.Spec.Hosts, r.Status.Hosts = nil, nil
 		for _, identity := range identities {
 			host.NQN = v1alpha1.HostNQN(identity)
-			served.Hosts = append(served.Hosts, host.NQN)
 			r.Spec.Hosts, r.Status.Hosts = append(r.Spec.Hosts, host), append(r.Status.Hosts, v1alpha1.AdmittedHost{NQN: host.NQN})
 		}
 	})
-	must(s, s.kernel.Serve(served))
+	s.serveTo(s.legs[name], size, identities...)
 }
 
 // mend the paths some minutes later.
@@ -331,14 +324,11 @@ func TestMirrorGrowsInTheMiddleOfARotation(t *testing.T) {
 	r := stagedMirror(t)
 	r.turn()
 	for name, l := range r.legs {
-		hosts := []string{v1alpha1.HostNQN(l.identity)}
+		hosts := []string{l.identity}
 		if name == r.leg.name {
-			hosts = append(hosts, v1alpha1.HostNQN(secondIdentity))
+			hosts = append(hosts, secondIdentity)
 		}
-		must(t, r.kernel.Serve(nodetest.Subsystem{
-			NQN: l.nqn(), Portals: []string{l.portal + ":4420"}, Hosts: hosts,
-			Namespaces: []nodetest.Namespace{{NGUID: l.nguid(), SizeBytes: v1alpha1.WithOverhead(2 * size)}},
-		}))
+		r.serveTo(l, 2*size, hosts...)
 	}
 	must(t, r.expand())
 	r.taken()

@@ -176,10 +176,22 @@ func (l *leg) admitted(blank bool) func(*v1alpha1.NvmfReplica) {
 func (s *mirrorSuite) serveLeg(name string, answers bool) {
 	s.Helper()
 	l := s.legs[name]
-	served := nodetest.Subsystem{NQN: l.nqn()}
-	if answers {
-		served.Portals, served.Hosts = []string{l.portal + ":4420"}, []string{v1alpha1.HostNQN(l.identity)}
-		served.Namespaces = []nodetest.Namespace{{NGUID: l.nguid(), SizeBytes: v1alpha1.WithOverhead(size)}}
+	if !answers {
+		must(s, s.kernel.Serve(nodetest.Subsystem{NQN: l.nqn()}))
+		return
+	}
+	s.serveTo(l, size, l.identity)
+}
+
+// serveTo makes the target of a replica serve so many bytes of data to these hosts.
+func (s *mirrorSuite) serveTo(l *leg, bytes int64, identities ...string) {
+	s.Helper()
+	served := nodetest.Subsystem{
+		NQN: l.nqn(), Portals: []string{l.portal + ":4420"},
+		Namespaces: []nodetest.Namespace{{NGUID: l.nguid(), SizeBytes: v1alpha1.WithOverhead(bytes)}},
+	}
+	for _, identity := range identities {
+		served.Hosts = append(served.Hosts, v1alpha1.HostNQN(identity))
 	}
 	must(s, s.kernel.Serve(served))
 }
@@ -559,10 +571,7 @@ func TestMirroredVolumeIsExpanded(t *testing.T) {
 		return err
 	}
 	for _, l := range s.legs {
-		must(t, s.kernel.Serve(nodetest.Subsystem{
-			NQN: l.nqn(), Portals: []string{l.portal + ":4420"}, Hosts: []string{v1alpha1.HostNQN(l.identity)},
-			Namespaces: []nodetest.Namespace{{NGUID: l.nguid(), SizeBytes: v1alpha1.WithOverhead(larger)}},
-		}))
+		s.serveTo(l, larger, l.identity)
 	}
 	must(t, expand())
 	a, err := s.kernel.Mirrors().Of(volumeUUID)

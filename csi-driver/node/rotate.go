@@ -260,7 +260,7 @@ func (s *Service) connectLegBeside(ctx context.Context, c fabrics.Connection, id
 // answersAs tells whether a subsystem answers to this machine as a host.
 func (s *Service) answersAs(nqn, host string) (bool, error) {
 	controllers, err := s.Initiator.Controllers(nqn)
-	return slices.ContainsFunc(controllers, func(is fabrics.Controller) bool { return is.HostNQN == host && is.Live() }), err
+	return slices.ContainsFunc(fabrics.ControllersOf(host, controllers), fabrics.Controller.Live), err
 }
 
 // strays are the controllers of a replica that were made as another host of the volume's attachment than the one that

@@ -46,23 +46,14 @@ func BenchmarkWatches(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	fleet, err := server.NewFleet(b.Context(), "watched")
-	if err != nil {
-		b.Fatal(err)
-	}
-	for _, size := range apiserver.Sizes(b) {
-		if err := fleet.Grow(b.Context(), size.Nodes, size.Volumes); err != nil {
-			b.Fatal(err)
-		}
-		b.Run(size.String(), func(b *testing.B) {
-			w := &watching{B: b, server: server, fleet: fleet, config: config, seen: make(chan seen, changesMeasured)}
-			w.change("alone", false)
-			w.comeBack()
-			w.change("watched", true)
-			w.end()
-			b.ReportMetric(0, "ns/op") // nothing is repeated b.N times
-		})
-	}
+	server.BenchmarkSizes(b, "watched", func(b *testing.B, fleet *apiserver.Fleet) {
+		w := &watching{B: b, server: server, fleet: fleet, config: config, seen: make(chan seen, changesMeasured)}
+		w.change("alone", false)
+		w.comeBack()
+		w.change("watched", true)
+		w.end()
+		b.ReportMetric(0, "ns/op") // nothing is repeated b.N times
+	})
 }
 
 const (
@@ -84,7 +75,7 @@ type watching struct {
 	ends   []func() error // of the agents
 }
 
-// seen is a replica whose change has come to its agent.
+// seen is a change of a replica that its agent has received.
 type seen struct {
 	name string
 	at   time.Time
@@ -165,8 +156,8 @@ func (w *watching) end() {
 	}
 }
 
-// change replicas as agents do that report what hosts have written, and wait until their agents have seen it, if there
-// are any. They have room for all of it in seen.
+// change replicas like agents that report what hosts have written. If their agents watch, wait until these have
+// received all changes, for which seen has room.
 func (w *watching) change(what string, watched bool) {
 	w.Helper()
 	before, begun := w.used(), time.Now()

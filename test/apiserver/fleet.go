@@ -55,6 +55,21 @@ func (s *Server) NewFleet(ctx context.Context, target string) (*Fleet, error) {
 	return f, s.Admin.Create(ctx, f.NewTarget(target))
 }
 
+// BenchmarkSizes measures a fleet that grows to each of Sizes.
+func (s *Server) BenchmarkSizes(b *testing.B, target string, measure func(*testing.B, *Fleet)) {
+	b.Helper()
+	fleet, err := s.NewFleet(b.Context(), target)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, size := range Sizes(b) {
+		if err := fleet.Grow(b.Context(), size.Nodes, size.Volumes); err != nil {
+			b.Fatal(err)
+		}
+		b.Run(size.String(), func(b *testing.B) { measure(b, fleet) })
+	}
+}
+
 // NewTarget that selects all nodes of the fleet.
 func (f *Fleet) NewTarget(name string) *v1alpha1.NvmfTarget {
 	return &v1alpha1.NvmfTarget{

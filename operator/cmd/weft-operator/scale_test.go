@@ -27,16 +27,7 @@ var controllers = []string{"nvmftarget", "nvmfnode", "targetpod", "guard"}
 //
 //	make bench-scale
 func BenchmarkScale(b *testing.B) {
-	fleet, err := server.NewFleet(b.Context(), "scale")
-	if err != nil {
-		b.Fatal(err)
-	}
-	for _, size := range apiserver.Sizes(b) {
-		if err := fleet.Grow(b.Context(), size.Nodes, size.Volumes); err != nil {
-			b.Fatal(err)
-		}
-		b.Run(size.String(), func(b *testing.B) { measureOperator(b, fleet) })
-	}
+	server.BenchmarkSizes(b, "scale", measureOperator)
 }
 
 func measureOperator(b *testing.B, fleet *apiserver.Fleet) {
